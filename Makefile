@@ -1,0 +1,37 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# One command each, installing what it needs: demo, test, bench, faults. See README.md and CONTRIBUTING.md.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+PYTHON ?= python3
+VENV := .venv
+BIN := $(abspath $(VENV))/bin
+export ANSIBLE_COLLECTIONS_PATH := $(abspath build/collections)
+export LC_ALL := C.UTF-8
+
+.PHONY: venv venv-lab collection src clean
+
+venv: $(VENV)/.done
+venv-lab: $(VENV)/.done-lab
+
+$(VENV)/.done-lab: requirements.txt tests/requirements-lab.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed here: call make PYTHON=python3.12, say.") if sys.version_info < (3, 11) else 0'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv; }
+	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --requirement tests/requirements-lab.txt
+	@touch $@
+
+$(VENV)/.done: $(VENV)/.done-lab tests/requirements-test.txt
+	$(BIN)/pip install --quiet --requirement tests/requirements-test.txt
+	@touch $@
+
+# The checkout installs itself, as a user's would: what is played and tested is the built artifact.
+collection: $(VENV)/.done-lab | build
+	@$(BIN)/ansible-galaxy collection install --requirements-file collections/requirements.yml --collections-path build/collections --offline --force > build/collection.log 2>&1 || { cat build/collection.log; exit 1; }
+
+clean:
+	rm -rf build
+
+build:
+	@mkdir -p build

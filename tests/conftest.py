@@ -1,0 +1,26 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Makes ``ansible_collections.sparkstack.inference`` importable from the checkout, wherever that lies."""
+
+from __future__ import annotations
+
+import pathlib
+
+import ansible_collections
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "build" / "src" / "ansible_collections"
+
+
+def _link_checkout() -> None:
+    """Lay build/src/ansible_collections/sparkstack/inference as a link to the checkout."""
+    link = SOURCES / "sparkstack" / "inference"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(ROOT, target_is_directory=True)
+
+
+_link_checkout()
+# The `ansible` package owns the name with a regular package: add our folder to its search path.
+ansible_collections.__path__.append(str(SOURCES))
