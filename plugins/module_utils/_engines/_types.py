@@ -45,6 +45,8 @@ class Launch:
     """What the engine itself reads from its environment, apart from NCCL and Gloo."""
     owned: t.FrozenSet[str]
     """Options that only the plan may set, in the spelling without dashes that the engine lists."""
+    equivalents: t.Mapping[str, str]
+    """What other engines call an option: their spelling to this engine's, both without dashes."""
     parser_source: str
     """A Python program that prints the image's own option parser as JSON (see _options.py for its shape)."""
     abbreviations: bool
