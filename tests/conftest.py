@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+import importlib
 import pathlib
-
-import ansible_collections
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "build" / "src" / "ansible_collections"
@@ -22,5 +22,8 @@ def _link_checkout() -> None:
 
 
 _link_checkout()
-# The `ansible` package owns the name with a regular package: add our folder to its search path.
-ansible_collections.__path__.append(str(SOURCES))
+sys.path.insert(0, str(SOURCES.parent))
+# Where the `ansible` package has a regular package of that name, it hides ours: add our folder to its search path.
+_package = importlib.import_module("ansible_collections")
+if str(SOURCES) not in _package.__path__:
+    _package.__path__.append(str(SOURCES))
