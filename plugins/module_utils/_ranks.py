@@ -1,0 +1,71 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this module util is private to the collection: it can change at any time.
+
+"""The containers of the ranks on a node, known by their labels."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI
+
+LABEL = "sparkstack."
+"""Begins every label that the collection puts on a container."""
+
+
+def containers(api: DockerAPI, deployment: t.Optional[str]) -> t.List[t.Dict[str, t.Any]]:
+    """The ranks' containers, running or not, in rank order; see M(sparkstack.inference.inference_info) for the keys.
+
+    :param deployment: only those of this deployment, or None for all.
+    :raises DockerError: when the daemon doesn't answer.
+    """
+    label = LABEL + "deployment" + ("=" + deployment if deployment else "")
+    listed = api.get("/containers/json", {"all": "true", "filters": json.dumps({"label": [label]})})
+    found = []
+    for entry in listed:
+        inspection = api.container(entry["Id"])
+        if inspection:
+            found.append(describe(inspection))
+    return sorted(found, key=lambda rank: (rank["deployment"], rank["rank"], rank["name"]))
+
+
+def describe(inspection: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
+    """One rank's container, out of Docker's inspection."""
+    labels = inspection["Config"].get("Labels") or {}
+    state = inspection["State"]
+    try:
+        spec = json.loads(labels.get(LABEL + "spec") or "{}")
+    except ValueError:
+        spec = {}
+    return {
+        "name": inspection["Name"].lstrip("/"),
+        "id": inspection["Id"],
+        "deployment": labels.get(LABEL + "deployment", ""),
+        "engine": labels.get(LABEL + "engine"),
+        "model": labels.get(LABEL + "model"),
+        "rank": _number(labels.get(LABEL + "rank")),
+        "ranks": _number(labels.get(LABEL + "ranks")),
+        "port": _number(labels.get(LABEL + "port")),
+        "launch_id": labels.get(LABEL + "launch_id"),
+        "spec_hash": labels.get(LABEL + "spec_hash"),
+        "spec": spec,
+        "image": inspection["Config"].get("Image"),
+        "running": bool(state.get("Running")) and not state.get("Restarting"),
+        "exit_code": state.get("ExitCode"),
+        "oom_killed": bool(state.get("OOMKilled")),
+        "started_at": state.get("StartedAt"),
+        "finished_at": state.get("FinishedAt"),
+        "restart_count": inspection.get("RestartCount", 0),
+    }
+
+
+def _number(text: t.Optional[str]) -> int:
+    """A label's number; -1 for a label that isn't one, since labels can be written by anybody."""
+    try:
+        return int(text or "")
+    except ValueError:
+        return -1

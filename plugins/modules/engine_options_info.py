@@ -1,0 +1,199 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: engine_options_info
+short_description: The options that the engine in an image accepts
+version_added: 1.0.0
+author:
+  - The sparkstack.inference developers (@sparkstack)
+description:
+  - Asks the option parser of the engine in an image for its options, and keeps the answer on the node for the image's content.
+  - To ask, a container without a network is started once for each image, and removed when it has answered. It loads no model.
+extends_documentation_fragment:
+  - sparkstack.inference.attributes
+  - sparkstack.inference.attributes.actiongroup_spark
+  - sparkstack.inference.attributes.info_module
+attributes:
+  check_mode:
+    details:
+      - In check mode the image is asked as well, since nothing else can tell; the answer is not kept.
+options:
+  image:
+    description:
+      - The image by name and tag. It must be on the node.
+    type: str
+    required: true
+  engine:
+    description:
+      - The engine that is in the image.
+    type: str
+    choices: [sglang, vllm]
+    required: true
+  gpus:
+    description:
+      - Show the GPUs to the container, since some engines cannot be imported without their driver.
+    type: bool
+    default: false
+  cache_dir:
+    description:
+      - The folder on the node that keeps the answers.
+    type: path
+    default: /var/cache/sparkstack/options
+  timeout:
+    description:
+      - Seconds that the engine may take to be imported and to answer.
+    type: int
+    default: 300
+  docker_socket:
+    description:
+      - Path of the Docker daemon's socket.
+    type: path
+    default: /var/run/docker.sock
+seealso:
+  - module: sparkstack.inference.inference_plan
+"""
+
+EXAMPLES = r"""
+---
+- name: Ask vLLM for its options
+  sparkstack.inference.engine_options_info:
+    image: vllm/vllm-openai:v0.32.0
+    engine: vllm
+  register: parser
+"""
+
+RETURN = r"""
+parser:
+  description: The engine's option parser, or V(none) when the image could not tell.
+  returned: always
+  type: dict
+  contains:
+    version:
+      description: The engine's version.
+      type: str
+    options:
+      description: The options, each with its C(flags), C(nargs), C(type) and C(choices).
+      type: list
+      elements: dict
+problem:
+  description: Why the image could not tell, in one sentence, or V(none).
+  returned: always
+  type: str
+cached:
+  description: Whether the answer was there already.
+  returned: always
+  type: bool
+"""
+
+import json
+import os
+import tempfile
+import typing as t
+from urllib.parse import quote
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.sparkstack.inference.plugins.module_utils import _engines
+from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError, demultiplex
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._parser import OPTIONS_MARK
+from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity
+from ansible_collections.sparkstack.inference.plugins.module_utils._options import read_description
+
+
+def ask(api: DockerAPI, params: t.Mapping[str, t.Any], source: str) -> t.Tuple[int, str]:
+    """Run the parser's program in the image; its exit code and all that it printed. Raises DockerError."""
+    host: t.Dict[str, t.Any] = {
+        "NetworkMode": "none",
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges"],
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": "8m"}},
+    }
+    if params["gpus"]:
+        host["DeviceRequests"] = [{"Count": -1, "Capabilities": [["gpu"]]}]
+    wanted = {"Image": params["image"], "Entrypoint": ["python3", "-c", source], "Cmd": [], "HostConfig": host}
+    with api.request("POST", "/containers/create", body=wanted) as response:
+        container = "/containers/" + quote(json.loads(response.read().decode())["Id"])
+    try:
+        api.request("POST", container + "/start").close()
+        with api.request("POST", container + "/wait") as response:
+            code = json.loads(response.read().decode())["StatusCode"]
+        with api.request("GET", container + "/logs", {"stdout": "true", "stderr": "true"}) as response:
+            output = b"".join(payload for _stream, payload in demultiplex(response.read)).decode("utf-8", "replace")
+    finally:
+        api.request("DELETE", container, {"force": "true", "v": "true"}).close()
+    return code, output
+
+
+def keep(path: str, described: t.Mapping[str, t.Any]) -> None:
+    """Write the answer, in one step."""
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path))
+    with os.fdopen(handle, "w") as stream:
+        json.dump(described, stream)
+    os.chmod(temporary, 0o644)
+    os.replace(temporary, path)
+
+
+def kept(path: str) -> t.Optional[t.Dict[str, t.Any]]:
+    """The answer that was kept, or None."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return t.cast("t.Dict[str, t.Any]", json.load(stream))
+    except (OSError, ValueError):
+        return None
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "image": {"type": "str", "required": True},
+            "engine": {"type": "str", "required": True, "choices": ["sglang", "vllm"]},
+            "gpus": {"type": "bool", "default": False},
+            "cache_dir": {"type": "path", "default": "/var/cache/sparkstack/options"},
+            "timeout": {"type": "int", "default": 300},
+            "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    engine = _engines.get(params["engine"])
+    api = DockerAPI(params["docker_socket"], timeout=params["timeout"])
+    try:
+        inspection = api.image(params["image"])
+        if inspection is None:
+            module.exit_json(
+                changed=False, parser=None, cached=False, problem="The image {image} is not on this node.".format(**params)
+            )
+        digest = identity(inspection)["digest"].split(":")[-1]
+        path = os.path.join(params["cache_dir"], "{0}-{1}.json".format(engine.name, digest))
+        described = kept(path)
+        if described:
+            module.exit_json(changed=False, parser=described, cached=True, problem=None)
+        code, output = ask(api, params, engine.launch.parser_source)
+    except DockerError as error:
+        module.exit_json(changed=False, parser=None, cached=False, problem=str(error))
+    line = read_description(output, OPTIONS_MARK)
+    if line is None:
+        tail = " / ".join(text.strip() for text in output.strip().splitlines()[-3:])
+        module.exit_json(
+            changed=False,
+            parser=None,
+            cached=False,
+            problem="{0} in {1} did not tell its options (exit code {2}): {3}".format(
+                engine.title, params["image"], code, tail or "it printed nothing"
+            ),
+        )
+    described = json.loads(line)
+    if not module.check_mode:
+        keep(path, described)
+    module.exit_json(changed=False, parser=described, cached=False, problem=None)
+
+
+if __name__ == "__main__":
+    main()

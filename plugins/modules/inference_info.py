@@ -1,0 +1,263 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: inference_info
+short_description: What a node runs of the deployments, and what it is asked about
+version_added: 1.0.0
+author:
+  - The sparkstack.inference developers (@sparkstack)
+description:
+  - Reads, in one call, what a launch is planned from on a node. It asks whether Docker answers and which containers of which
+    deployment, rank and launch stand on the node, and it looks up what an image holds and who listens on which port.
+  - It connects to no port and starts nothing.
+extends_documentation_fragment:
+  - sparkstack.inference.attributes
+  - sparkstack.inference.attributes.actiongroup_spark
+  - sparkstack.inference.attributes.info_module
+options:
+  deployment:
+    description:
+      - Report the containers of this deployment only.
+      - Without it those of all deployments are reported.
+    type: str
+  image:
+    description:
+      - An image by name and tag, whose content is to be reported.
+    type: str
+  ports:
+    description:
+      - Ports of which is told who listens on them.
+    type: list
+    elements: int
+    default: []
+  docker_socket:
+    description:
+      - Path of the Docker daemon's socket.
+    type: path
+    default: /var/run/docker.sock
+seealso:
+  - module: sparkstack.inference.inference_plan
+  - module: sparkstack.inference.inference_launch
+"""
+
+EXAMPLES = r"""
+---
+- name: Look at the ranks of all deployments on this node
+  sparkstack.inference.inference_info:
+  register: node
+
+- name: Look at one deployment, its image and its ports
+  sparkstack.inference.inference_info:
+    deployment: qwen3.5-122b-a10b-fp8
+    image: lmsysorg/sglang:spark
+    ports: [30000, 25000]
+  register: node
+"""
+
+RETURN = r"""
+docker:
+  description: The Docker daemon of the node.
+  returned: always
+  type: dict
+  contains:
+    reachable:
+      description: Whether the daemon answers.
+      type: bool
+    error:
+      description: Why it does not, or V(none).
+      type: str
+    version:
+      description: The daemon's version.
+      type: str
+    storage_driver:
+      description: Where the daemon keeps its images.
+      type: str
+containers:
+  description: The ranks' containers on the node, also those that have ended.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: The container's name.
+      type: str
+    id:
+      description: The container's ID.
+      type: str
+    deployment:
+      description: The deployment that it belongs to.
+      type: str
+    engine:
+      description: The engine.
+      type: str
+    model:
+      description: The name under which the model is served.
+      type: str
+    rank:
+      description: The rank.
+      type: int
+    ranks:
+      description: The number of ranks of its launch.
+      type: int
+    port:
+      description: The port of the API at the head.
+      type: int
+    launch_id:
+      description: The launch that started it.
+      type: str
+    spec_hash:
+      description: The hash over what it was started with.
+      type: str
+    spec:
+      description: What it was started with; secrets stand as hashes.
+      type: dict
+    image:
+      description: The image by the name it was started with.
+      type: str
+    running:
+      description: Whether it runs.
+      type: bool
+    exit_code:
+      description: The exit code of a container that has ended. V(0) does not prove a clean end.
+      type: int
+    oom_killed:
+      description: Whether the kernel killed it for memory.
+      type: bool
+    started_at:
+      description: When it was started, by the node's clock, in ISO 8601.
+      type: str
+    finished_at:
+      description: When it ended, likewise.
+      type: str
+    restart_count:
+      description: How often Docker started it again.
+      type: int
+image:
+  description: The image, or V(none) when the node does not have it or was not asked about one.
+  returned: always
+  type: dict
+  contains:
+    identity:
+      description: A hash over the image's layers and configuration, the same on every Docker that has the same content.
+      type: str
+    architecture:
+      description: The architecture in Docker's words.
+      type: str
+    size_bytes:
+      description: The size as this Docker counts it, in bytes.
+      type: int
+listeners:
+  description: Who listens on O(ports).
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    port:
+      description: The port.
+      type: int
+    pid:
+      description: The process, or V(none) when it could not be seen.
+      type: int
+    process:
+      description: The process's name.
+      type: str
+    container:
+      description: The name of the container it runs in, if any.
+      type: str
+architecture:
+  description: The node's architecture in Docker's words.
+  returned: always
+  type: str
+boot_id:
+  description: Changes with each boot of the node.
+  returned: always
+  type: str
+infiniband:
+  description: Whether the node has C(/dev/infiniband), which RDMA needs in the container.
+  returned: always
+  type: bool
+"""
+
+import os
+import platform
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.sparkstack.inference.plugins.module_utils import _ranks
+from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
+from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity
+from ansible_collections.sparkstack.inference.plugins.module_utils._listeners import listeners
+
+# What uname says, in Docker's words.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def look_at_docker(api: DockerAPI, params: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
+    """Everything that the daemon is asked; raises DockerError."""
+    info = api.get("/info")
+    inspection = api.image(params["image"]) if params["image"] else None
+    image = None
+    if inspection:
+        found = identity(inspection)
+        image = {
+            "identity": found["digest"],
+            "architecture": found["architecture"],
+            "size_bytes": inspection.get("Size"),
+        }
+    return {
+        "docker": {
+            "reachable": True,
+            "error": None,
+            "version": info.get("ServerVersion"),
+            "storage_driver": info.get("Driver"),
+        },
+        "containers": _ranks.containers(api, params["deployment"]),
+        "image": image,
+    }
+
+
+def name_containers(api: DockerAPI, found: t.List[t.Dict[str, t.Any]]) -> None:
+    """Put a container's name where its ID stands."""
+    for entry in found:
+        if entry["container"]:
+            inspection = api.container(entry["container"])
+            entry["container"] = inspection["Name"].lstrip("/") if inspection else None
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "deployment": {"type": "str"},
+            "image": {"type": "str"},
+            "ports": {"type": "list", "elements": "int", "default": []},
+            "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
+        },
+        supports_check_mode=True,
+    )
+    api = DockerAPI(module.params["docker_socket"])
+    machine = platform.machine()
+    result: t.Dict[str, t.Any] = {
+        "listeners": listeners(module.params["ports"]),
+        "architecture": ARCHITECTURES.get(machine, machine),
+        "infiniband": os.path.isdir("/dev/infiniband"),
+    }
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+        result["boot_id"] = stream.read().strip()
+    try:
+        result.update(look_at_docker(api, module.params))
+        name_containers(api, result["listeners"])
+    except DockerError as error:
+        result["docker"] = {"reachable": False, "error": str(error), "version": None, "storage_driver": None}
+        result.update(containers=[], image=None)
+    module.exit_json(changed=False, **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Recipes: every mistake that people make gets one sentence that says what to do."""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+import typing as t
+
+import pytest
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _recipe
+
+ROOT = pathlib.Path(__file__).resolve().parents[4]
+
+GOOD: dict[str, t.Any] = {
+    "name": "tiny",
+    "model": {"path": "/srv/models/tiny", "id": "org/tiny"},
+    "engine": "vllm",
+    "tensor_parallel_size": 2,
+    "engines": {
+        "vllm": {"image": "a/vllm:1", "arguments": {"max-model-len": 512}, "environment": {"X": 1, "Y": True}},
+        "sglang": {"image": "a/sglang:1"},
+    },
+}
+
+
+def changed(**changes: t.Any) -> dict[str, t.Any]:
+    """GOOD with values set by dotted path (__ for the dot); None takes the key out."""
+    data = copy.deepcopy(GOOD)
+    for path, value in changes.items():
+        *way, last = path.split("__")
+        place = data
+        for key in way:
+            place = place.setdefault(key, {})
+        if value is None:
+            place.pop(last)
+        else:
+            place[last] = value
+    return data
+
+
+def test_a_good_recipe_is_read_with_its_defaults() -> None:
+    recipe = _recipe.parse(GOOD, {})
+    assert (recipe.engine.name, recipe.image, recipe.port, recipe.rendezvous_port) == ("vllm", "a/vllm:1", 8000, 29501)
+    assert (recipe.served_name, recipe.shm_size, recipe.memory) == ("org/tiny", "8g", None)
+    assert recipe.environment == {"X": "1", "Y": "1"}
+
+
+def test_overrides_are_laid_over_the_recipe() -> None:
+    recipe = _recipe.parse(
+        GOOD, {"engine": "sglang", "port": 9000, "arguments": {"mem-fraction-static": 0.5}, "image": None, "environment": {}}
+    )
+    assert (recipe.engine.name, recipe.image, recipe.port) == ("sglang", "a/sglang:1", 9000)
+    assert recipe.arguments == {"mem-fraction-static": 0.5}
+    merged = _recipe.parse(GOOD, {"arguments": {"max-model-len": 1024, "dtype": "auto"}})
+    assert merged.arguments == {"max-model-len": 1024, "dtype": "auto"}
+
+
+@pytest.mark.parametrize(
+    "data, sentence",
+    [
+        (None, "The recipe is empty: it needs at least name, model, engine, tensor_parallel_size, engines."),
+        ({}, "The recipe is empty: it needs at least name, model, engine, tensor_parallel_size, engines."),
+        (["a"], "The recipe must be a mapping of keys to values, not a list."),
+        (changed(tensor_paralel_size=2, tensor_parallel_size=2), "The recipe has no key 'tensor_paralel_size': do you mean 'tensor_parallel_size'?"),
+        (changed(model__pth="/x"), "The recipe, 'model' has no key 'pth': do you mean 'path'?"),
+        (changed(engines__vllm__argments={}), "The recipe, 'engines', 'vllm' has no key 'argments': do you mean 'arguments'?"),
+        (changed(engine="tgi"), "The engine 'tgi' is not known: choose sglang or vllm."),
+        (changed(engines__sglang=None, engine="sglang"), "The recipe has nothing for the engine 'sglang': choose vllm, or add it."),
+        (changed(model__path=None), "The recipe, 'model' lacks 'path': add it."),
+        (changed(tensor_parallel_size="2"), "The recipe: 'tensor_parallel_size' must be a whole number, not '2'."),
+        (changed(tensor_parallel_size=0), "The recipe: 'tensor_parallel_size' must be 1 or more, not 0."),
+        (changed(port=True), "The recipe: 'port' must be a whole number, not True."),
+        (changed(port=70000), "The recipe: 'port' must be a number from 1 to 65535, not 70000."),
+        (changed(port=29501), "The recipe: port and rendezvous_port are both 29501: give them different numbers."),
+        (changed(model__path="models/x"), "The recipe: the model's path 'models/x' must be absolute, the same on every node."),
+        (changed(container={"shm_size": "8 GB"}), "The recipe, 'container': 'shm_size' must be a size such as 8g or 512m, not '8 GB'."),
+        (
+            changed(engines__vllm__arguments={"--max-model-len": 1}),
+            "The recipe, 'arguments': write the option '--max-model-len' without its leading dashes.",
+        ),
+        (
+            changed(engines__vllm__arguments={"nnodes": 2}),
+            "The recipe, 'arguments': 'nnodes' is set from the plan: take it out (the recipe has its own keys for the "
+            "model, the ports and the parallel sizes).",
+        ),
+        (changed(engines__vllm__environment={"A B": 1}), "The recipe, 'environment': 'A B' is no name for a variable."),
+        (
+            changed(name="Tiny Model"),
+            "The recipe: the name 'Tiny Model' won't do for a container: use lower-case letters, digits, '.', '_' and "
+            "'-', at most 63 of them.",
+        ),
+    ],
+)
+def test_a_mistake_gets_one_sentence(data: t.Any, sentence: str) -> None:
+    with pytest.raises(_recipe.RecipeError) as caught:
+        _recipe.parse(data, {})
+    assert caught.value.problems == [sentence]
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(_recipe.RecipeError) as caught:
+        _recipe.parse(changed(prot=1, engine="tgi"), {})
+    assert len(caught.value.problems) == 2
+
+
+def test_a_recipe_is_found_by_path_and_by_name(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (folder / "tiny.yml").write_text("name: tiny\n")
+    assert _recipe.find("tiny", [str(folder)]) == str(folder / "tiny.yml")
+    assert _recipe.find(str(folder / "tiny.yml"), []) == str(folder / "tiny.yml")
+    with pytest.raises(_recipe.RecipeError, match="There is no recipe 'tny': give the path of a YAML file or one of tiny."):
+        _recipe.find("tny", [str(folder)])
+
+
+def test_a_file_that_is_no_yaml_is_told_with_its_line(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "r.yml"
+    path.write_text("name: tiny\nmodel: {path: [\n")
+    with pytest.raises(_recipe.RecipeError, match=r"r\.yml is not YAML, line 3: "):
+        _recipe.load(str(path))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "playbooks" / "recipes").glob("*.yml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_a_shipped_recipe_is_right_for_both_engines(path: pathlib.Path, engine: str) -> None:
+    recipe = _recipe.parse(_recipe.load(str(path)), {"engine": engine})
+    assert recipe.engine.name == engine
+    assert recipe.name == path.stem
