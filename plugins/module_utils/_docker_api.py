@@ -80,7 +80,15 @@ class DockerAPI:
             elif isinstance(body, t.Mapping):
                 connection.request(method, url, json.dumps(body).encode(), {"Content-Type": content_type})
             else:
-                connection.request(method, url, body, {"Content-Type": content_type}, encode_chunked=True)
+                try:
+                    connection.request(method, url, body, {"Content-Type": content_type}, encode_chunked=True)
+                except (BrokenPipeError, ConnectionResetError):
+                    # The daemon stopped reading, for a full disk say: its answer tells why.
+                    pass
+                except BaseException:
+                    # The body came to no end: cut it off, so that the daemon doesn't wait for the rest.
+                    connection.close()
+                    raise
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
