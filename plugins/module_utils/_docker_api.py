@@ -13,6 +13,7 @@ Source: the Docker Engine API reference, version 1.41 and later.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -92,16 +93,13 @@ class DockerAPI:
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise DockerUnreachable(
-                "Docker does not answer on {0}: {1}.".format(self.socket_path, error or type(error).__name__)
-            ) from error
+            reason = error or type(error).__name__
+            raise DockerUnreachable(f"Docker does not answer on {self.socket_path}: {reason}.") from error
         if response.status >= 400:
             text = response.read().decode("utf-8", "replace")
             connection.close()
-            try:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
                 text = json.loads(text)["message"]
-            except (ValueError, KeyError, TypeError):
-                pass
             raise DockerError(text.strip() or response.reason, response.status)
         return response
 
@@ -121,11 +119,11 @@ class DockerAPI:
 
     def container(self, name: str) -> t.Optional[t.Dict[str, t.Any]]:
         """The inspection of a container, or None."""
-        return t.cast("t.Optional[t.Dict[str, t.Any]]", self.find("/containers/{0}/json".format(quote(name, safe=""))))
+        return t.cast("t.Optional[t.Dict[str, t.Any]]", self.find("/containers/{}/json".format(quote(name, safe=""))))
 
     def image(self, name: str) -> t.Optional[t.Dict[str, t.Any]]:
         """The inspection of an image, or None."""
-        return t.cast("t.Optional[t.Dict[str, t.Any]]", self.find("/images/{0}/json".format(quote(name, safe="/:@"))))
+        return t.cast("t.Optional[t.Dict[str, t.Any]]", self.find("/images/{}/json".format(quote(name, safe="/:@"))))
 
 
 def demultiplex(read: t.Callable[[int], bytes]) -> t.Iterator[t.Tuple[int, bytes]]:

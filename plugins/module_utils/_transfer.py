@@ -295,7 +295,7 @@ def _send_stream(talk: socket.socket, pieces: t.Iterator[bytes], deadline: float
 
 
 def _connect(source: str, port: int, address: str, seconds: float) -> socket.socket:
-    """Connect from the own address; the source may still be starting, so a refusal counts only when the time is over."""
+    """Connect from the own address; the source may still be starting, so a refusal counts only in the end."""
     deadline = time.monotonic() + seconds
     reason: t.Union[OSError, str] = "no answer"
     while True:
