@@ -232,7 +232,7 @@ def leader(cgroups: Cgroups, name: str) -> int | None:
 
 def enter_argv(pid: int, *argv: str) -> list[str]:
     """The command that runs argv inside a node, as its root, without ssh."""
-    return ["nsenter", "--target", str(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd=/",
+    return ["nsenter", "--target", str(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wdns=/",
             "--", *argv]
 
 

@@ -17,15 +17,14 @@ class LabError(Exception):
     """One sentence for the user that says what is wrong and what to do."""
 
 
-def run(*argv: str, input: str | None = None, check: bool = True,
-        cwd: str | None = None) -> str:
+def run(*argv: str, input: str | None = None, check: bool = True) -> str:
     """Run a program and return its output (stdout and stderr together).
 
     Raises LabError with the program's last line when it fails and check is set.
     """
     try:
         done = subprocess.run(argv, input=input, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              errors="replace", cwd=cwd, stdin=None if input is not None else subprocess.DEVNULL)
+                              errors="replace", stdin=None if input is not None else subprocess.DEVNULL)
     except FileNotFoundError:
         raise LabError(f"The program {argv[0]} is missing; install the lab's programs with 'lab deps'.") from None
     if check and done.returncode != 0:

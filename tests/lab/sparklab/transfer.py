@@ -35,9 +35,8 @@ def put_dir(node: Node, source: Path, destination: str) -> None:
     if not destination.startswith("/"):
         raise LabError(f"'{destination}' must be an absolute path in the node.")
     node.inside("mkdir", "-p", destination)
-    # symbolic links of the node must be followed in the node: from outside an absolute one would lead out of it
-    real = node.inside("realpath", destination).strip()
-    if real == "/":
+    if node.inside("realpath", destination).strip() == "/":
         raise LabError("The node's root folder cannot be replaced; name a folder below it.")
-    # rsync does not walk through /proc/PID/root itself, but it may stand behind it
-    run("rsync", "-a", "--delete", f"{source.absolute()}/", "./", cwd=f"/proc/{node.leader()}/root{real}")
+    # rsync starts its other half with this in place of ssh; the first word that it adds is the host's name
+    shell = f"sh -c 'shift; exec {' '.join(enter_argv(node.leader() or 0))} \"$@\"' lab"
+    run("rsync", "-aW", "--delete", f"--rsh={shell}", f"{source.absolute()}/", f"{node.name}:{destination}/")
