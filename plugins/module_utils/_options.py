@@ -78,21 +78,19 @@ class Parser:
 
     def problem(self, name: str, value: t.Any) -> t.Optional[str]:
         """One sentence on what is wrong with an argument, or None."""
-        title = "{0} {1}".format(self.engine.title, self.version)
+        title = f"{self.engine.title} {self.version}"
         flag = "--" + name
         found = self.matches(name)
         if not found:
             nearest = self.nearest(name)
-            hint = "the nearest that it has is {0}".format(nearest) if nearest else "it has none like it"
-            return "{0} is not an option of {1}: {2}.".format(flag, title, hint)
+            hint = f"the nearest that it has is {nearest}" if nearest else "it has none like it"
+            return f"{flag} is not an option of {title}: {hint}."
         if len(found) > 1:
-            return "{0} is ambiguous in {1}: write one of {2}.".format(flag, title, ", ".join(found[:6]))
+            return "{} is ambiguous in {}: write one of {}.".format(flag, title, ", ".join(found[:6]))
         option = self.options[found[0]]
-        owned = sorted(set(spelling.lstrip("-") for spelling in option["flags"]) & self.engine.launch.owned)
+        owned = sorted({spelling.lstrip("-") for spelling in option["flags"]} & self.engine.launch.owned)
         if owned:
-            return "{0} is set from the plan (it is {1} {2}): take it out of the recipe's arguments.".format(
-                flag, self.engine.title, "--" + owned[0]
-            )
+            return "{} is set from the plan (it is {} {}): take it out of the recipe's arguments.".format(flag, self.engine.title, "--" + owned[0])
         return self._value_problem(flag, title, option, value)
 
     def _value_problem(self, flag: str, title: str, option: Option, value: t.Any) -> t.Optional[str]:
@@ -100,30 +98,26 @@ class Parser:
             return None
         if option["nargs"] == 0:
             if not isinstance(value, bool):
-                return "{0} of {1} takes no value, but the recipe gives {2!r}: write true.".format(flag, title, value)
+                return f"{flag} of {title} takes no value, but the recipe gives {value!r}: write true."
             return None
         if isinstance(value, bool):
             optional = option["nargs"] in ("?", "*")
             if optional and value:
                 return None
-            return "{0} of {1} needs a value, but the recipe gives {2}.".format(flag, title, str(value).lower())
+            return f"{flag} of {title} needs a value, but the recipe gives {str(value).lower()}."
         values = list(value) if isinstance(value, (list, tuple)) else [value]
         several = option["nargs"] in ("*", "+") or isinstance(option["nargs"], int)
         if len(values) > 1 and not several:
-            return "{0} of {1} takes one value, but the recipe gives {2}.".format(flag, title, len(values))
+            return f"{flag} of {title} takes one value, but the recipe gives {len(values)}."
         for item in values:
             if option["choices"] is not None and str(item) not in option["choices"]:
-                return "{0} of {1} does not take {2!r}: choose one of {3}.".format(
-                    flag, title, item, ", ".join(option["choices"][:20])
-                )
+                return "{} of {} does not take {!r}: choose one of {}.".format(flag, title, item, ", ".join(option["choices"][:20]))
             wanted = {"int": int, "float": float}.get(option["type"] or "")
             if wanted is not None:
                 try:
                     wanted(str(item))
                 except ValueError:
-                    return "{0} of {1} takes {2}, but the recipe gives {3!r}.".format(
-                        flag, title, "a whole number" if wanted is int else "a number", item
-                    )
+                    return "{} of {} takes {}, but the recipe gives {!r}.".format(flag, title, "a whole number" if wanted is int else "a number", item)
         return None
 
     def problems(self, arguments: t.Mapping[str, t.Any]) -> t.List[str]:

@@ -171,7 +171,7 @@ def main() -> None:
                 changed=False, parser=None, cached=False, problem="The image {image} is not on this node.".format(**params)
             )
         digest = identity(inspection)["digest"].split(":")[-1]
-        path = os.path.join(params["cache_dir"], "{0}-{1}.json".format(engine.name, digest))
+        path = os.path.join(params["cache_dir"], f"{engine.name}-{digest}.json")
         described = kept(path)
         if described:
             module.exit_json(changed=False, parser=described, cached=True, problem=None)
@@ -185,7 +185,7 @@ def main() -> None:
             changed=False,
             parser=None,
             cached=False,
-            problem="{0} in {1} did not tell its options (exit code {2}): {3}".format(
+            problem="{} in {} did not tell its options (exit code {}): {}".format(
                 engine.title, params["image"], code, tail or "it printed nothing"
             ),
         )

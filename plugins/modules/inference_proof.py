@@ -141,10 +141,10 @@ def ask(module: AnsibleModule) -> t.Dict[str, t.Any]:
         except (ValueError, KeyError, IndexError, TypeError):
             pass
         if not found["answered"]:
-            found["problem"] = "{0} answered 200, but with no completion: {1}".format(url, text[:300])
+            found["problem"] = f"{url} answered 200, but with no completion: {text[:300]}"
     else:
         said = text.strip()[:300] or to_text(info.get("msg", ""))
-        found["problem"] = "{0} gave no completion within {1} s: {2} (HTTP status {3}, after {4} s).".format(
+        found["problem"] = "{} gave no completion within {} s: {} (HTTP status {}, after {} s).".format(
             url, params["timeout"], said.rstrip("."), found["status"], seconds
         )
     return found

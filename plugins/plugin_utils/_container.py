@@ -55,6 +55,11 @@ class Request:
     api_key_fingerprint: str | None = None
 
 
+def is_secret(variable: str) -> bool:
+    """Whether a variable's name says that its value is nobody's business."""
+    return bool(_SECRET.search(variable))
+
+
 def name(deployment: str, rank: int) -> str:
     """The name of a rank's container."""
     return f"{deployment}-rank{rank}"
@@ -112,9 +117,7 @@ def public(request: Request) -> dict[str, t.Any]:
     """The container's options as they may be shown and stored: values of secret variables stand as a hash."""
     shown = options(request)
     shown["env"] = {
-        key: "sha256:" + hashlib.sha256(f"{request.deployment}/{key}/{value}".encode()).hexdigest()[:12]
-        if _SECRET.search(key)
-        else value
+        key: "sha256:" + hashlib.sha256(f"{request.deployment}/{key}/{value}".encode()).hexdigest()[:12] if is_secret(key) else value
         for key, value in sorted(shown["env"].items())
     }
     shown["image_identity"] = request.image_identity

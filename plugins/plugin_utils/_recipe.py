@@ -107,9 +107,7 @@ def find(name: str, folders: t.Sequence[str]) -> str:
         for entry in os.listdir(folder)
         if entry.endswith(".yml")
     )
-    raise RecipeError(
-        [f"There is no recipe '{name}': give the path of a YAML file or one of {', '.join(dict.fromkeys(known))}."]
-    )
+    raise RecipeError([f"There is no recipe '{name}': give the path of a YAML file or one of {', '.join(dict.fromkeys(known))}."])
 
 
 def load(path: str) -> t.Any:
@@ -122,9 +120,7 @@ def load(path: str) -> t.Any:
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where else ""
-        raise RecipeError(
-            [f"The recipe {path} is not YAML{line}: {getattr(error, 'problem', None) or error}; mend the file."]
-        ) from error
+        raise RecipeError([f"The recipe {path} is not YAML{line}: {getattr(error, 'problem', None) or error}; mend the file."]) from error
 
 
 def _check(where: str, data: t.Mapping[str, t.Any], schema: t.Mapping[str, tuple[type, str]]) -> list[str]:
@@ -156,7 +152,7 @@ def parse(data: t.Any, overrides: t.Mapping[str, t.Any], where: str = "The recip
         raise RecipeError([f"{where} is empty: it needs at least {', '.join(k[:-1] for k in _TOP if k.endswith('!'))}."])
     if not isinstance(data, dict):
         raise RecipeError([f"{where} must be a mapping of keys to values, not a {type(data).__name__}."])
-    over = {key: value for key, value in overrides.items() if value not in (None, "", {})}
+    over = {key: value for key, value in overrides.items() if value not in (None, "", 0, {})}
     unknown = sorted(set(over) - set(_OVERRIDES))
     if unknown:
         raise RecipeError([f"'{unknown[0]}' can't be overridden: only {', '.join(_OVERRIDES)} can."])
@@ -189,10 +185,7 @@ def parse(data: t.Any, overrides: t.Mapping[str, t.Any], where: str = "The recip
         port=over.get("port") or data.get("port") or engine.launch.port,
         rendezvous_port=over.get("rendezvous_port") or data.get("rendezvous_port") or engine.launch.rendezvous_port,
         arguments={**(chosen.get("arguments") or {}), **(over.get("arguments") or {})},
-        environment={
-            key: _text(value)
-            for key, value in {**(chosen.get("environment") or {}), **(over.get("environment") or {})}.items()
-        },
+        environment={key: _text(value) for key, value in {**(chosen.get("environment") or {}), **(over.get("environment") or {})}.items()},
         shm_size=container.get("shm_size", Recipe.shm_size),
         memory=container.get("memory"),
         cap_add=tuple(str(capability) for capability in container.get("cap_add") or ()),
@@ -230,10 +223,7 @@ def _unknown_engine(name: str) -> str:
 def _value_problems(where: str, recipe: Recipe) -> list[str]:
     problems = []
     if not _NAME.match(recipe.name):
-        problems.append(
-            f"{where}: the name '{recipe.name}' won't do for a container: use lower-case letters, digits, '.', '_' and "
-            "'-', at most 63 of them."
-        )
+        problems.append(f"{where}: the name '{recipe.name}' won't do for a container: use lower-case letters, digits, '.', '_' and '-', at most 63 of them.")
     if not recipe.model_path.startswith("/"):
         problems.append(f"{where}: the model's path '{recipe.model_path}' must be absolute, the same on every node.")
     for key in ("port", "rendezvous_port"):

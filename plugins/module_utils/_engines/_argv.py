@@ -34,7 +34,7 @@ def render(arguments: t.Mapping[str, t.Any], negation: t.Optional[str]) -> t.Lis
         elif value is False:
             if negation is None:
                 raise ValueError(
-                    "{0}: false: the engine has no option to turn it off; leave it out or set it to null.".format(option)
+                    f"{option}: false: the engine has no option to turn it off; leave it out or set it to null."
                 )
             argv.append("--" + negation + name)
         elif isinstance(value, t.Mapping):

@@ -59,6 +59,82 @@ class Launch:
     """The environment variable by which the API key reaches the container."""
 
 
+PHASES = (
+    "container",
+    "parse_args",
+    "init_dist",
+    "create_runner",
+    "load_weights",
+    "kv_cache",
+    "graph_capture",
+    "engine_ready",
+    "http_warmup",
+    "ready",
+)
+"""The phases of a start, in order; what each means for an engine stands in its markers."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A line by which a rank's log shows that it has come to a phase."""
+
+    phase: str
+    text: str
+    """Fixed text that the line contains."""
+    values: str = ""
+    """A regular expression with named groups, the numbers that the line carries; every match counts: "a=(?P<a>..)|b=(?P<b>..)"."""
+    of: str = ""
+    """The phase that the values belong to, where it is not the phase that begins here."""
+    start: bool = False
+    """The line opens a run: with it, what stands before in the log was an earlier one."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A text by which a log tells why a rank failed, or what it would be wrong to take for the reason.
+
+    C(kind) says what the text is worth:
+    C(cause) the reason itself, at first hand;
+    C(death) a process is gone, the reason stands elsewhere or nowhere;
+    C(relay) the rank repeats or infers what is wrong with another one;
+    C(peer) the rank is the victim: another one left, never came or doesn't answer;
+    C(soft) a trouble that the rank itself goes on retrying;
+    C(wrapper) an exception around another that stands before it, or in it;
+    C(noise) no trouble at all; C(stop) the rank was asked to end.
+    """
+
+    cause: str
+    text: str
+    """Fixed text that the line contains."""
+    kind: str = "cause"
+    pattern: str = ""
+    """A regular expression that must be found in the line as well; the values of its named groups are kept."""
+    line: bool = False
+    """It counts in any line; otherwise only as the text of an exception."""
+    remedy: str = ""
+    """Stands in for the cause's own remedy."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """How an engine's log reads."""
+
+    prefix: str
+    """A regular expression of what its logger puts before a message."""
+    markers: t.Tuple[Marker, ...]
+    signatures: t.Tuple[Signature, ...]
+    bars: t.Tuple[str, ...]
+    """Fixed texts of lines with a progress bar."""
+    fatal: t.Tuple[str, ...]
+    """Fixed texts before a traceback that say that the process ends with it."""
+    claims: t.Mapping[str, str]
+    """What a rank says of its place, to be compared between ranks: name to a regular expression with one group."""
+    last_sign: str
+    """The last phase that the log of a rank other than 0 shows."""
+    elsewhere: t.Tuple[str, ...] = ()
+    """Fixed texts of a rank that only lends its machine: its phases stand in another rank's log."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """One engine. A third one is one new file beside vllm.py and sglang.py, and a line in __init__.py."""
@@ -66,3 +142,4 @@ class Engine:
     name: str
     title: str
     launch: Launch
+    log: Log

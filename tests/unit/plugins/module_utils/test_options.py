@@ -13,6 +13,7 @@ import json
 import re
 
 import pytest
+
 from ansible_collections.sparkstack.inference.plugins.module_utils import _engines
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._parser import DUMP, OPTIONS_MARK
 from ansible_collections.sparkstack.inference.plugins.module_utils._options import Parser, read_description

@@ -11,6 +11,7 @@ import pathlib
 import typing as t
 
 import pytest
+
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _recipe
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
@@ -50,9 +51,7 @@ def test_a_good_recipe_is_read_with_its_defaults() -> None:
 
 
 def test_overrides_are_laid_over_the_recipe() -> None:
-    recipe = _recipe.parse(
-        GOOD, {"engine": "sglang", "port": 9000, "arguments": {"mem-fraction-static": 0.5}, "image": None, "environment": {}}
-    )
+    recipe = _recipe.parse(GOOD, {"engine": "sglang", "port": 9000, "arguments": {"mem-fraction-static": 0.5}, "image": None, "environment": {}})
     assert (recipe.engine.name, recipe.image, recipe.port) == ("sglang", "a/sglang:1", 9000)
     assert recipe.arguments == {"mem-fraction-static": 0.5}
     merged = _recipe.parse(GOOD, {"arguments": {"max-model-len": 1024, "dtype": "auto"}})
@@ -90,8 +89,7 @@ def test_overrides_are_laid_over_the_recipe() -> None:
         (changed(engines__vllm__environment={"A B": 1}), "The recipe, 'environment': 'A B' is no name for a variable."),
         (
             changed(name="Tiny Model"),
-            "The recipe: the name 'Tiny Model' won't do for a container: use lower-case letters, digits, '.', '_' and "
-            "'-', at most 63 of them.",
+            "The recipe: the name 'Tiny Model' won't do for a container: use lower-case letters, digits, '.', '_' and '-', at most 63 of them.",
         ),
     ],
 )

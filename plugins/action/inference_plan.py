@@ -1,0 +1,153 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import typing as t
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _planner, _recipe, _screen
+
+RECIPES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "playbooks", "recipes")
+
+ARGUMENTS: dict[str, dict[str, t.Any]] = {
+    "recipe": {"type": "raw", "required": True},
+    "overrides": {"type": "dict", "default": {}},
+    "head": {"type": "list", "elements": "str", "required": True},
+    "workers": {"type": "list", "elements": "str", "required": True},
+    "nodes": {"type": "list", "elements": "dict"},
+    "parser": {"type": "dict"},
+    "parser_problem": {"type": "str"},
+    "listen_address": {"type": "str", "default": "0.0.0.0"},
+    "endpoint_host": {"type": "str"},
+    "cache_dir": {"type": "path", "default": "/var/cache/sparkstack"},
+    "gpus": {"type": "str", "choices": ["auto", "all", "none"], "default": "auto"},
+    "api_key": {"type": "str", "no_log": True},
+    "restart": {"type": "bool", "default": False},
+    "show": {"type": "bool", "default": True},
+}
+
+
+def launch_options(request: _container.Request, launch_id: str) -> dict[str, t.Any]:
+    """A request as the options of M(sparkstack.inference.inference_launch), without the API key."""
+    rank = request.rank
+    return {
+        "deployment": request.deployment,
+        "engine": request.engine.name,
+        "image": request.image,
+        "image_identity": request.image_identity,
+        "model": rank.model_path,
+        "model_mount": request.model_mount,
+        "served_name": rank.served_name,
+        "rank": rank.rank,
+        "ranks": rank.ranks,
+        "tensor_parallel_size": rank.tensor_parallel_size,
+        "address": rank.address,
+        "head_address": rank.head_address,
+        "rendezvous_port": rank.rendezvous_port,
+        "port": rank.port,
+        "listen_address": rank.listen_address,
+        "arguments": dict(rank.arguments),
+        "environment": request.environment,
+        "gpus": request.gpus,
+        "infiniband": request.infiniband,
+        "shm_size": request.shm_size,
+        "memory": request.memory,
+        "cap_add": list(request.cap_add),
+        "cache_dir": request.cache_dir,
+        "launch_id": launch_id,
+    }
+
+
+class ActionModule(ActionBase):
+    """The plan, made on the controller out of what the modules told of the nodes."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result: dict[str, t.Any] = super().run(tmp, task_vars)
+        task_vars = task_vars or {}
+        _validation, args = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        try:
+            hosts = _planner.ranks(args["head"], args["workers"], task_vars.get("ansible_play_hosts_all", []))
+            recipe = self._recipe(args, task_vars)
+        except (ValueError, _recipe.RecipeError) as error:
+            raise AnsibleActionFail(str(error)) from error
+        problem = _planner.topology_problem(recipe, len(hosts))
+        if problem and not args["nodes"] and recipe.tensor_parallel_size % len(hosts):
+            raise AnsibleActionFail(problem)
+        plan = self._static(recipe, hosts)
+        if args["nodes"] is not None:
+            plan.update(self._whole(recipe, args))
+        result.update(changed=False, plan=plan)
+        return result
+
+    def _recipe(self, args: dict[str, t.Any], task_vars: dict[str, t.Any]) -> _recipe.Recipe:
+        if not isinstance(args["recipe"], str):
+            return _recipe.parse(args["recipe"], args["overrides"])
+        beside = [os.getcwd(), task_vars.get("inventory_dir"), task_vars.get("playbook_dir")]
+        folders = [folder for folder in beside if folder]
+        folders += [os.path.join(folder, "recipes") for folder in folders]
+        path = _recipe.find(args["recipe"], [*folders, RECIPES])
+        return _recipe.parse(_recipe.load(path), args["overrides"], f"The recipe {os.path.basename(path)}")
+
+    @staticmethod
+    def _static(recipe: _recipe.Recipe, hosts: list[str]) -> dict[str, t.Any]:
+        return {
+            "deployment": recipe.name,
+            "engine": recipe.engine.name,
+            "image": recipe.image,
+            "model_path": recipe.model_path,
+            "served_name": recipe.served_name,
+            "port": recipe.port,
+            "rendezvous_port": recipe.rendezvous_port,
+            "ready_timeout": recipe.ready_timeout,
+            "proof": {"prompt": recipe.prompt, "max_tokens": recipe.max_tokens, "timeout": recipe.proof_timeout},
+            "hosts": hosts,
+        }
+
+    def _whole(self, recipe: _recipe.Recipe, args: dict[str, t.Any]) -> dict[str, t.Any]:
+        known = _planner.Node.__dataclass_fields__
+        nodes = [_planner.Node(**{key: value for key, value in node.items() if key in known and value}) for node in args["nodes"]]
+        settings = _planner.Settings(
+            listen_address=args["listen_address"],
+            endpoint_host=args["endpoint_host"],
+            cache_dir=args["cache_dir"],
+            gpus=args["gpus"],
+            api_key=args["api_key"],
+            new_launch_id=time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()) + secrets.token_hex(3),
+            restart=args["restart"],
+            parser=args["parser"],
+            parser_problem=args["parser_problem"],
+        )
+        plan = _planner.make(recipe, nodes, settings)
+        if plan.problems:
+            raise AnsibleActionFail("\n".join(plan.problems))
+        lines = _screen.screen(plan)
+        if args["show"]:
+            self._display.display("\n" + "\n".join(lines) + "\n")
+        return {
+            "action": plan.action,
+            "reasons": plan.reasons,
+            "differences": plan.differences,
+            "assumed": plan.assumed,
+            "endpoint": plan.endpoint,
+            "launch_id": plan.launch_id,
+            "ranks": [
+                {
+                    "node": node.name,
+                    "spec_hash": _container.spec_hash(_container.public(request)),
+                    "launch": launch_options(request, plan.launch_id),
+                }
+                for node, request in zip(plan.nodes, plan.requests, strict=True)
+            ],
+            "screen": lines,
+        }

@@ -1,0 +1,165 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this module util is private to the collection: it can change at any time.
+
+"""One line of a log, whatever it was collected with: its message, its process, its time; without its secrets."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing as t
+from datetime import datetime, timedelta, timezone
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._common import PREFIXES
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
+# What collectors put before a line: `docker logs -t` and `kubectl logs --timestamps` ("2026-11-29T22:42:04.123Z "), CRI
+# files (".. stdout F "), docker compose ("head-1  | "), `kubectl logs --prefix` ("[pod/x/y] "), journald.
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)) (?:std(?:out|err) [FP] )?")
+_COLLECTOR = re.compile(
+    r"[A-Za-z0-9][\w.-]* +\| ?|\[pod/[^\]]+\] |[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w./-]+\[\d+\]: "
+)
+# "(Worker_TP0 pid=25763) ", "(RayWorkerProc pid=17722, ip=192.168.200.12) ", "(pid=17654) ".
+_PROCESS = re.compile(r"(?:\((?:[\w ./:-]+ )?(?:rank=\d+ )?pid=\d+[^()]*\) ?)+")
+_LOGGER = re.compile("|".join("(?:{0})".format(prefix) for prefix in [e.log.prefix for e in ENGINES.values()] + list(PREFIXES)))
+_TIME = re.compile(
+    r"(?P<year>\d{4})-(?P<mon>\d\d)-(?P<day>\d\d)[T ](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<frac>\d+))?(?P<zone>Z|[+-]\d\d:?\d\d)?"
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<mon2>\d\d)-(?P<day2>\d\d) (?P<time2>\d\d:\d\d:\d\d)(?:\.(?P<frac2>\d+))?"
+    r"|\[[IWEF](?P<mon3>\d\d)(?P<day3>\d\d) (?P<time3>\d\d:\d\d:\d\d)\.(?P<frac3>\d+)"
+)
+_MESSAGE_KEYS = ("message", "msg", "log", "event", "text")
+_TRACE_KEYS = ("exc_info", "exc_text", "exception", "traceback", "stack_info", "stack")
+_TIME_KEYS = ("timestamp", "time", "asctime", "ts", "@timestamp")
+
+_SECRETS = (
+    (re.compile(r"(?i)(--?[\w-]*api[-_]key(?:=|\s+))(?!None\b)[^\s,'\"]+"), r"\1***"),
+    (re.compile(r"(?i)([\w-]*api_key['\"]?\s*[:=]\s*\[?['\"])[^'\"]+"), r"\1***"),
+    (re.compile(r"(?i)\b([A-Z_]*(?:TOKEN|API_KEY|PASSWORD|SECRET)=)(?!None\b)[^\s,'\"]+"), r"\1***"),
+    (re.compile(r"(?i)\b(Bearer\s+)[\w.~+/=-]{6,}"), r"\1***"),
+    (re.compile(r"\b(hf_|nvapi-|sk-)[A-Za-z0-9_-]{12,}"), r"\1***"),
+)
+
+
+class Line(t.NamedTuple):
+    """A line as the engine wrote it."""
+
+    text: str
+    """Without colours and without what a collector put before it."""
+    body: str
+    """The message alone, without the logger's prefix."""
+    process: str
+    """The process that a prefix of its own names, or nothing."""
+    logged: bool
+    """A logger's prefix stands before the message."""
+    time: t.Optional[float]
+    """Seconds since the epoch, the line's own clock taken for UTC; None where it tells no time."""
+
+
+def mask(text: str) -> str:
+    """The text with API keys and tokens replaced by asterisks."""
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def plain(raw: bytes) -> str:
+    """The line without colours, and with what it can't mean replaced."""
+    text = raw.decode("utf-8", "replace")
+    return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+def read(raw: bytes, year: int, at: str = "") -> t.List[Line]:
+    """Take a line apart; a line of JSON with a traceback in it becomes several.
+
+    :param year: stands in where the line tells none (vLLM: "INFO 11-29 22:16:01").
+    :param at: the text that was searched for: the last time before it counts, for a log line can be glued to the end of a
+        progress bar ("4.74s/it][2026-11-29 22:43:39 TP0] Using default MoE kernel config").
+    """
+    text = plain(raw).rstrip()
+    stamp: t.Optional[float] = None
+    for _round in range(3):
+        match = _STAMP.match(text)
+        if match:
+            stamp = stamp if stamp is not None else seconds(match.group(1), year)
+            text = text[match.end() :]
+        else:
+            match = _COLLECTOR.match(text)
+            if not match:
+                break
+            text = text[match.end() :]
+    if text[:1] == "{" and text[-1:] == "}":
+        unwrapped = _unwrap(text)
+        if unwrapped is not None:
+            message, told = unwrapped
+            when = stamp if stamp is not None else seconds(told, year)
+            return [_split(part, when, year, at) for part in message.rstrip("\n").split("\n")]
+    return [_split(text, stamp, year, at)]
+
+
+def _split(text: str, stamp: t.Optional[float], year: int, at: str) -> Line:
+    text = _ANSI.sub("", text) if "\x1b" in text else text
+    rest = text
+    process = ""
+    logged = False
+    for _round in range(2):
+        match = _PROCESS.match(rest)
+        if match:
+            process += match.group(0).rstrip() + " "
+            rest = rest[match.end() :]
+        match = _LOGGER.match(rest)
+        if not match:
+            break
+        logged = True
+        rest = rest[match.end() :]
+    if stamp is None:
+        place = text.find(at) if at else -1
+        stamp = seconds(text[: place if place > 0 else 200], year)
+    return Line(text, rest, process.rstrip(), logged, stamp)
+
+
+def _unwrap(text: str) -> t.Optional[t.Tuple[str, str]]:
+    """The message and the time of a line of JSON; None where it isn't one of a log."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(data, dict):
+        return None
+    message = next((data[key] for key in _MESSAGE_KEYS if isinstance(data.get(key), str)), None)
+    trace = next((data[key] for key in _TRACE_KEYS if isinstance(data.get(key), str)), None)
+    if message is None and trace is None:
+        return None
+    told = next((str(data[key]) for key in _TIME_KEYS if data.get(key)), "")
+    return "\n".join(part for part in (message, trace) if part), told
+
+
+def seconds(text: str, year: int) -> t.Optional[float]:
+    """The last time that a text tells, in seconds since the epoch, or None."""
+    found = None
+    for match in _TIME.finditer(text):
+        found = match
+    if found is None:
+        return None
+    group = found.groupdict()
+    month, day, clock, fraction = (group[k] or group[k + "2"] or group[k + "3"] for k in ("mon", "day", "time", "frac"))
+    try:
+        moment = datetime.strptime(
+            "{0}-{1}-{2} {3}".format(group["year"] or year, month, day, clock), "%Y-%m-%d %H:%M:%S"
+        ).replace(tzinfo=timezone.utc)
+    except ValueError:
+        return None
+    zone = group["zone"]
+    if zone and zone != "Z":
+        offset = timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:]))
+        moment = moment - offset if zone[0] == "+" else moment + offset
+    return moment.timestamp() + (float("0." + fraction) if fraction else 0.0)
+
+
+def year_of(text: str) -> t.Optional[int]:
+    """The year that a text tells, or None."""
+    match = _TIME.search(text)
+    return int(match.group("year")) if match and match.group("year") else None

@@ -1,0 +1,229 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: inference_plan
+short_description: One plan out of the inventory, a recipe and the facts of every node
+version_added: 1.0.0
+author:
+  - The sparkstack.inference developers (@sparkstack)
+description:
+  - Checks the inventory's groups and the recipe, and decides what each rank is to run and what is to be done about it.
+  - Without O(nodes) only what can be told without the nodes is checked. Use it as the first task, so that a mistake is answered
+    before anything is reached.
+  - With O(nodes) the whole plan is made and shown on one screen.
+  - The plugin runs on the controller and touches no node. Use it with C(run_once).
+extends_documentation_fragment:
+  - sparkstack.inference.attributes
+  - sparkstack.inference.attributes.actiongroup_spark
+  - sparkstack.inference.attributes.info_module
+options:
+  recipe:
+    description:
+      - The recipe's name, or the path of its file.
+      - A name is looked for in the current folder, beside the inventory, and in C(recipes) beside the playbook and in this collection.
+      - A mapping is taken as the recipe itself.
+    type: raw
+    required: true
+  overrides:
+    description:
+      - What the user wants otherwise than the recipe. Empty values are passed over.
+    type: dict
+    default: {}
+    suboptions:
+      engine:
+        description: The engine.
+        type: str
+      image:
+        description: The image.
+        type: str
+      model_path:
+        description: The model's folder on every node.
+        type: str
+      served_name:
+        description: The name under which the model is served.
+        type: str
+      port:
+        description: The port of the API.
+        type: int
+      rendezvous_port:
+        description: The port on which the ranks find each other.
+        type: int
+      arguments:
+        description: Laid over the recipe's arguments.
+        type: dict
+      environment:
+        description: Laid over the recipe's environment.
+        type: dict
+  head:
+    description:
+      - The hosts of the inventory's group C(head).
+    type: list
+    elements: str
+    required: true
+  workers:
+    description:
+      - The hosts of the inventory's group C(workers), in rank order.
+    type: list
+    elements: str
+    required: true
+  nodes:
+    description:
+      - What is known of the nodes, in rank order, head first.
+    type: list
+    elements: dict
+    suboptions:
+      name:
+        description: The host's name in the inventory.
+        type: str
+        required: true
+      fabric:
+        description: The fact of M(sparkstack.inference.fabric_facts).
+        type: dict
+      environment:
+        description: The node's NCCL and Gloo variables.
+        type: dict
+      memory:
+        description: The fact of M(sparkstack.inference.gpu_memory_facts).
+        type: dict
+      info:
+        description: The answer of M(sparkstack.inference.inference_info).
+        type: dict
+      model:
+        description: The answer of M(sparkstack.inference.model_manifest_info).
+        type: dict
+      proof:
+        description: The answer of M(sparkstack.inference.inference_proof), at the head.
+        type: dict
+      verdict:
+        description: The verdict of M(sparkstack.inference.init_phase_wait).
+        type: str
+  parser:
+    description:
+      - The RV(sparkstack.inference.engine_options_info#module:parser) of the image.
+    type: dict
+  parser_problem:
+    description:
+      - Why there is no O(parser).
+    type: str
+  listen_address:
+    description:
+      - The address on which the head serves the API.
+    type: str
+    default: 0.0.0.0
+  endpoint_host:
+    description:
+      - The name or address by which clients reach the head.
+    type: str
+  cache_dir:
+    description:
+      - The folder on the nodes that keeps compiled kernels between containers.
+    type: path
+    default: /var/cache/sparkstack
+  gpus:
+    description:
+      - Whether the containers get the node's GPUs. V(auto) gives them where the node shows one.
+    type: str
+    choices: [auto, all, none]
+    default: auto
+  api_key:
+    description:
+      - The API's key. Only a fingerprint of it is kept.
+    type: str
+  restart:
+    description:
+      - Plan a restart though nothing asks for one.
+    type: bool
+    default: false
+  show:
+    description:
+      - Show the plan on the screen.
+    type: bool
+    default: true
+seealso:
+  - module: sparkstack.inference.inference_launch
+  - module: sparkstack.inference.inference_info
+"""
+
+EXAMPLES = r"""
+---
+- name: Check the inventory and the recipe before any node is reached
+  sparkstack.inference.inference_plan:
+    recipe: qwen3.5-122b-a10b-fp8
+    head: "{{ groups['head'] }}"
+    workers: "{{ groups['workers'] }}"
+  run_once: true
+"""
+
+RETURN = r"""
+plan:
+  description: The plan.
+  returned: always
+  type: dict
+  contains:
+    deployment:
+      description: The deployment's name.
+      type: str
+    engine:
+      description: The engine.
+      type: str
+    image:
+      description: The image.
+      type: str
+    model_path:
+      description: The model's folder.
+      type: str
+    served_name:
+      description: The name under which the model is served.
+      type: str
+    port:
+      description: The port of the API.
+      type: int
+    rendezvous_port:
+      description: The port of the rendezvous.
+      type: int
+    ready_timeout:
+      description: Seconds that a launch may take to be ready.
+      type: int
+    proof:
+      description: The completion that proves it, C(prompt), C(max_tokens) and C(timeout).
+      type: dict
+    hosts:
+      description: The hosts in rank order.
+      type: list
+      elements: str
+    action:
+      description: What is to be done, V(none), V(watch), V(start) or V(restart). Only with O(nodes).
+      type: str
+    reasons:
+      description: Why, in sentences. Only with O(nodes).
+      type: list
+      elements: str
+    differences:
+      description: What a running launch was started with and is to be started with. Only with O(nodes).
+      type: list
+      elements: str
+    assumed:
+      description: What was not measured. Only with O(nodes).
+      type: list
+      elements: str
+    endpoint:
+      description: The address of the API. Only with O(nodes).
+      type: str
+    launch_id:
+      description: The launch, a new one where one is to be started. Only with O(nodes).
+      type: str
+    ranks:
+      description: For each rank C(node), C(spec_hash), and C(launch), the options of M(sparkstack.inference.inference_launch). Only with O(nodes).
+      type: list
+      elements: dict
+    screen:
+      description: The lines of the plan's screen. Only with O(nodes).
+      type: list
+      elements: str
+"""

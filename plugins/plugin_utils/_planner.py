@@ -1,0 +1,332 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is private to the collection: it can change at any time.
+
+"""The plan: one recipe and what is known of every node become one container a rank, and the smallest true action.
+
+Pure: data in, data out. What was not measured is told as assumed.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import RankSpec
+from ansible_collections.sparkstack.inference.plugins.module_utils._options import Parser
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._recipe import Recipe
+
+GIB = 1024**3
+
+
+@dataclass(frozen=True)
+class Node:
+    """What is known of one node; None stands for "not looked at yet"."""
+
+    name: str
+    fabric: t.Mapping[str, t.Any] = field(default_factory=dict)
+    """The fact C(fabric) of M(sparkstack.inference.fabric_facts)."""
+    environment: t.Mapping[str, str] = field(default_factory=dict)
+    """The node's NCCL and Gloo variables."""
+    memory: t.Mapping[str, t.Any] = field(default_factory=dict)
+    """The fact C(gpu_memory) of M(sparkstack.inference.gpu_memory_facts)."""
+    info: t.Mapping[str, t.Any] = field(default_factory=dict)
+    """The answer of M(sparkstack.inference.inference_info)."""
+    model: t.Mapping[str, t.Any] = field(default_factory=dict)
+    """The answer of M(sparkstack.inference.model_manifest_info)."""
+    proof: t.Mapping[str, t.Any] = field(default_factory=dict)
+    """The answer of M(sparkstack.inference.inference_proof), at the head."""
+    verdict: str | None = None
+    """What M(sparkstack.inference.init_phase_wait) says of a launch that does not answer (yet)."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user decides beside the recipe."""
+
+    listen_address: str = "0.0.0.0"
+    endpoint_host: str | None = None
+    cache_dir: str = "/var/cache/sparkstack"
+    gpus: str = "auto"
+    api_key: str | None = None
+    new_launch_id: str = ""
+    restart: bool = False
+    parser: t.Mapping[str, t.Any] | None = None
+    parser_problem: str | None = None
+
+
+@dataclass
+class Plan:
+    """What is to run, what is to be done about it, and why."""
+
+    recipe: Recipe
+    nodes: list[Node]
+    requests: list[_container.Request]
+    launch_id: str = ""
+    action: str = "none"
+    reasons: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+    endpoint: str = ""
+    arguments_checked: str | None = None
+
+
+def ranks(head: t.Sequence[str], workers: t.Sequence[str], in_play: t.Collection[str]) -> list[str]:
+    """The hosts in rank order.
+
+    :param in_play: the hosts that this run reaches, after C(--limit).
+    :raises ValueError: with one sentence when the inventory's groups won't do.
+    """
+    if len(head) != 1:
+        raise ValueError(f"The inventory's group 'head' has {len(head)} hosts{_listed(head)}: put exactly one there, it becomes rank 0.")
+    workers = [host for host in workers if host not in head]
+    if not workers:
+        raise ValueError("The inventory's group 'workers' has no host: put every node but the head there.")
+    hosts = [head[0], *workers]
+    missing = [host for host in hosts if host not in in_play]
+    if missing:
+        raise ValueError(
+            f"{_and(missing)} {'is' if len(missing) == 1 else 'are'} left out of this run, but a launch needs all its "
+            f"ranks ({', '.join(hosts)}): run it without --limit."
+        )
+    return hosts
+
+
+def topology_problem(recipe: Recipe, count: int, gpus: int | None = None) -> str | None:
+    """One sentence when the recipe's tensor parallel size does not fit the nodes, else None.
+
+    :param gpus: GPUs of the node that has fewest; None or 0 where none was seen.
+    """
+    size = recipe.tensor_parallel_size
+    each = max(gpus or 1, 1)
+    if size % count or size // count > each or (gpus is not None and size // count < 1):
+        return (
+            f"tensor_parallel_size is {size}, but there are {count} nodes with {each} GPU{'s' if each > 1 else ''} each: "
+            f"set it to {count * each if gpus else count}, or change the inventory's workers."
+        )
+    return None
+
+
+def make(recipe: Recipe, nodes: t.Sequence[Node], settings: Settings) -> Plan:
+    """The whole plan. Its C(problems) are sentences; with one of them nothing may be done."""
+    plan = Plan(recipe, list(nodes), [])
+    _check_nodes(plan, settings)
+    if plan.problems:
+        return plan
+    plan.requests = [_request(plan, settings, rank) for rank in range(len(plan.nodes))]
+    _check_arguments(plan, settings)
+    _check_memory(plan)
+    _decide(plan, settings)
+    _check_ports(plan)
+    plan.launch_id = settings.new_launch_id if plan.action in ("start", "restart") else _launch_id(plan)
+    plan.endpoint = f"http://{settings.endpoint_host or plan.nodes[0].name}:{recipe.port}/v1"
+    if settings.listen_address in ("0.0.0.0", "::") and not settings.api_key:
+        plan.notes.append("the API is open to everybody who reaches the head: tp_launch_api_key or tp_launch_listen_address closes it")
+    return plan
+
+
+def _check_nodes(plan: Plan, settings: Settings) -> None:
+    recipe = plan.recipe
+    for node in plan.nodes:
+        docker = node.info.get("docker") or {}
+        if not docker.get("reachable"):
+            plan.problems.append(
+                f"{node.name}: {docker.get('error') or 'Docker was not asked.'} Start it there (sudo systemctl start docker) and run this again."
+            )
+        if not node.fabric.get("address"):
+            plan.problems.append(f"{node.name} has no address on the fabric: give its interface one in fabric_cidr, or set fabric_address.")
+        image = node.info.get("image")
+        if image and image["architecture"] != node.info.get("architecture"):
+            plan.problems.append(
+                f"{node.name}: the image {recipe.image} is for {image['architecture']}, the node is {node.info['architecture']}: "
+                "build or pull it for the node's architecture."
+            )
+    counts = [len(node.memory.get("gpus") or []) for node in plan.nodes]
+    problem = topology_problem(recipe, len(plan.nodes), min(counts) or None)
+    if problem:
+        plan.problems.append(problem)
+    elif not min(counts) and settings.gpus != "none":
+        plan.assumed.append("one GPU a node: none was seen" if not max(counts) else "one GPU a node: not all nodes show theirs")
+    if not plan.nodes[0].info.get("image"):
+        plan.assumed.append(f"the image {recipe.image} is not on {plan.nodes[0].name} yet: its content and options are unknown")
+
+
+def _request(plan: Plan, settings: Settings, rank: int) -> _container.Request:
+    recipe, node, head = plan.recipe, plan.nodes[rank], plan.nodes[0]
+    image = head.info.get("image") or {}
+    return _container.Request(
+        deployment=recipe.name,
+        engine=recipe.engine,
+        image=recipe.image,
+        rank=RankSpec(
+            model_path=node.model.get("path") or recipe.model_path,
+            served_name=recipe.served_name,
+            rank=rank,
+            ranks=len(plan.nodes),
+            tensor_parallel_size=recipe.tensor_parallel_size,
+            address=node.fabric["address"],
+            head_address=head.fabric["address"],
+            rendezvous_port=recipe.rendezvous_port,
+            port=recipe.port,
+            listen_address=settings.listen_address,
+            arguments=recipe.arguments,
+            with_api_key=bool(settings.api_key),
+        ),
+        model_mount=recipe.model_path,
+        environment={**node.environment, **recipe.environment},
+        image_identity=image.get("identity"),
+        gpus=settings.gpus == "all" or (settings.gpus == "auto" and bool(node.memory.get("gpus"))),
+        infiniband=bool(node.info.get("infiniband")),
+        shm_size=recipe.shm_size,
+        memory=recipe.memory,
+        cap_add=recipe.cap_add,
+        cache_dir=settings.cache_dir,
+        api_key_fingerprint=_container.fingerprint(settings.api_key, recipe.name),
+    )
+
+
+def _check_arguments(plan: Plan, settings: Settings) -> None:
+    try:
+        for request in plan.requests:
+            _container.options(request)
+    except ValueError as error:
+        plan.problems.append(str(error))
+        return
+    if settings.parser:
+        parser = Parser(plan.recipe.engine, settings.parser)
+        plan.problems += parser.problems(plan.recipe.arguments)
+        plan.arguments_checked = f"{parser.engine.title} {parser.version}"
+    else:
+        plan.assumed.append(f"the arguments are valid: {settings.parser_problem or 'no image could be asked'}")
+
+
+def weights_per_rank(plan: Plan) -> int | None:
+    """Bytes of the model's weights that each rank holds, if they are split evenly; None when nothing is known."""
+    measured = plan.nodes[0].model.get("weight_bytes")
+    whole = measured or plan.recipe.model_bytes
+    return whole // plan.recipe.tensor_parallel_size if whole else None
+
+
+def _check_memory(plan: Plan) -> None:
+    share = weights_per_rank(plan)
+    if not share:
+        plan.assumed.append("the model fits: the size of its weights is not known")
+        return
+    if not plan.nodes[0].model.get("weight_bytes"):
+        plan.assumed.append(f"the weights are {gib(plan.recipe.model_bytes)}, as the recipe says")
+    for node in plan.nodes:
+        total, available = node.memory.get("total_bytes"), node.memory.get("available_bytes")
+        if not total or available is None:
+            plan.assumed.append(f"{node.name} has memory for {gib(share)} of weights: it was not measured")
+        elif share > total:
+            plan.problems.append(
+                f"{node.name} has {gib(total)} of memory, but its rank needs {gib(share)} for the weights alone: take more nodes or a smaller model."
+            )
+        elif share > available and not _own(plan, node):
+            plan.problems.append(
+                f"{node.name} has {gib(available)} of {gib(total)} available, but its rank needs {gib(share)} for the weights alone: {_holder(node)}."
+            )
+
+
+def _holder(node: Node) -> str:
+    largest = next(iter(node.memory.get("processes") or []), None)
+    if not largest:
+        return "see what holds the memory there (ps aux --sort -rss) and stop it"
+    container = largest.get("container")
+    who = f"container {container['name']} ({container['image']})" if container else f"process {largest['pid']} ({largest['name']})"
+    held = largest.get("used_bytes")
+    return f"{who} holds {gib(held) if held else 'most'}; stop it first"
+
+
+def _own(plan: Plan, node: Node) -> list[t.Mapping[str, t.Any]]:
+    return [container for container in node.info.get("containers") or [] if container["deployment"] == plan.recipe.name]
+
+
+def _launch_id(plan: Plan) -> str:
+    return next((container["launch_id"] or "" for container in _own(plan, plan.nodes[0])), "")
+
+
+def _decide(plan: Plan, settings: Settings) -> None:
+    """A deployment is healthy only if every rank runs, of one launch and as wanted, and the head answers a request."""
+    present = [(node, _own(plan, node)) for node in plan.nodes]
+    if not any(containers for _node, containers in present):
+        plan.action, plan.reasons = "start", ["it runs on no node"]
+        return
+    launches = set()
+    for rank, (node, containers) in enumerate(present):
+        wanted = _container.name(plan.recipe.name, rank)
+        mine = next((container for container in containers if container["name"] == wanted), None)
+        extra = sorted(container["name"] for container in containers if container["name"] != wanted)
+        if extra:
+            plan.reasons.append(f"{node.name} also has {_and(extra)}, which is not its rank")
+        if mine is None:
+            plan.reasons.append(f"rank {rank} is missing on {node.name}")
+            continue
+        launches.add(mine["launch_id"])
+        if not mine["running"]:
+            plan.reasons.append(f"rank {rank} on {node.name} has ended ({_ending(mine)})")
+        shown = _container.public(plan.requests[rank])
+        if mine["spec_hash"] != _container.spec_hash(shown):
+            found = _container.differences(mine["spec"], shown)
+            plan.differences += [f"{node.name}: {line}" for line in found]
+            plan.reasons.append(f"rank {rank} on {node.name} was started with something else ({_short(found)})")
+    if len(launches) > 1:
+        plan.reasons.append("the ranks are of different launches")
+    if settings.restart:
+        plan.reasons.append("a restart was asked for")
+    if not plan.reasons and not plan.nodes[0].proof.get("answered"):
+        if plan.nodes[0].verdict == "starting":
+            plan.action, plan.reasons = "watch", ["all ranks run, and are still starting"]
+            return
+        plan.reasons.append(f"all ranks run, but {plan.nodes[0].proof.get('problem') or 'the head was not asked'}")
+    plan.action = "restart" if plan.reasons else "none"
+    if not plan.reasons:
+        plan.reasons = ["all ranks run as wanted and the head answered a request"]
+
+
+def _check_ports(plan: Plan) -> None:
+    """A port that somebody else holds fails a launch only after its load; the node can be asked before."""
+    if plan.action not in ("start", "restart"):
+        return
+    head = plan.nodes[0]
+    own = {container["name"] for container in _own(plan, head)}
+    for listener in head.info.get("listeners") or []:
+        if listener["container"] in own and listener["container"]:
+            continue
+        what = "port" if listener["port"] == plan.recipe.port else "rendezvous_port"
+        who = f"container {listener['container']}" if listener["container"] else f"process {listener['pid']} ({listener['process']})"
+        plan.problems.append(
+            f"Port {listener['port']} on {head.name} is taken by {who if listener['pid'] else 'another program'}: stop it, or set another {what}."
+        )
+
+
+def _ending(container: t.Mapping[str, t.Any]) -> str:
+    if container["oom_killed"]:
+        return "killed by the kernel for memory"
+    return f"exit code {container['exit_code']}"
+
+
+def _short(lines: t.Sequence[str]) -> str:
+    if not lines:
+        return "an older form of this collection"
+    return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
+
+
+def _and(names: t.Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _listed(names: t.Sequence[str]) -> str:
+    return f" ({', '.join(names)})" if names else ""
+
+
+def gib(size: int | None) -> str:
+    """A size for people: GiB with one digit, or MiB below one GiB."""
+    if size is None:
+        return "?"
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 1024**2:.1f} MiB"

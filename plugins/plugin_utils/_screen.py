@@ -1,0 +1,96 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is private to the collection: it can change at any time.
+
+"""The plan on one screen: what will run where, what is to be done and why, and what is only assumed."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._planner import Node, Plan, gib, weights_per_rank
+
+_ACTIONS = {
+    "none": "nothing",
+    "watch": "watch it until it is ready",
+    "start": "start all ranks, workers first",
+    "restart": "stop all ranks, then start all ranks, workers first",
+}
+
+
+def screen(plan: Plan) -> list[str]:
+    """The lines of the plan's screen, at most about 120 characters wide."""
+    recipe, head = plan.recipe, plan.nodes[0]
+    lines = [
+        f"Plan for {recipe.name}: {recipe.model_id} by {recipe.engine.title}, tensor parallel size {recipe.tensor_parallel_size} over {len(plan.nodes)} nodes",
+        "",
+    ]
+    lines += _table(
+        ["rank", "node", "fabric address", "interface", "RDMA device", "memory available", "now"],
+        [_row(plan, rank, node) for rank, node in enumerate(plan.nodes)],
+    )
+    share, weights = weights_per_rank(plan), head.model.get("weight_bytes")
+    size = f"{gib(weights or recipe.model_bytes)} of weights, {gib(share)} a rank" if share else "size not known"
+    lines += [
+        "",
+        f"  model      {recipe.model_path}: {size}{'' if weights else ' (assumed)'}",
+        f"  image      {recipe.image}: {_image(plan)}",
+        f"  arguments  {_arguments(plan)}",
+        f"  endpoint   {plan.endpoint}",
+        f"  action     {_ACTIONS[plan.action]}",
+    ]
+    lines += _listed("because", plan.reasons)
+    lines += _listed("changes", plan.differences)
+    lines += _listed("assumed", plan.assumed)
+    lines += _listed("note", plan.notes)
+    return lines
+
+
+def _listed(word: str, sentences: t.Sequence[str]) -> list[str]:
+    return [f"  {word if not index else '':<9}  {sentence}" for index, sentence in enumerate(sentences)]
+
+
+def _row(plan: Plan, rank: int, node: Node) -> list[str]:
+    rails = [rail for rail in node.fabric.get("rails") or [] if rail.get("hca")]
+    memory = node.memory
+    available = f"{gib(memory.get('available_bytes'))} of {gib(memory.get('total_bytes'))}" if memory else "not measured"
+    return [
+        str(rank),
+        node.name,
+        node.fabric["address"],
+        node.fabric.get("netdev") or "?",
+        ",".join(rail["hca"] for rail in rails) or "none (TCP)",
+        available,
+        _state(plan, rank, node),
+    ]
+
+
+def _state(plan: Plan, rank: int, node: Node) -> str:
+    name = _container.name(plan.recipe.name, rank)
+    for container in node.info.get("containers") or []:
+        if container["name"] == name:
+            return f"runs since {container['started_at'][:19]}Z" if container["running"] else f"ended ({container['exit_code']})"
+    return "not there"
+
+
+def _image(plan: Plan) -> str:
+    head = plan.nodes[0].info.get("image")
+    if not head:
+        return f"not on {plan.nodes[0].name} yet"
+    without = [node.name for node in plan.nodes[1:] if (node.info.get("image") or {}).get("identity") != head["identity"]]
+    where = f"{gib(head['size_bytes'])} on {plan.nodes[0].name}"
+    return f"{where}, goes to {', '.join(without)}" if without else f"{where}, the same on all nodes"
+
+
+def _arguments(plan: Plan) -> str:
+    count = len(plan.recipe.arguments)
+    by = f"checked by the parser of {plan.arguments_checked}" if plan.arguments_checked else "not checked (assumed)"
+    return f"{count} in the recipe, {by}"
+
+
+def _table(header: t.Sequence[str], rows: t.Sequence[t.Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [header, *rows]]
