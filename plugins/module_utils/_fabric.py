@@ -250,9 +250,7 @@ def are_twins(one: Rail, other: Rail) -> bool:
     return bool(first and second and first[1] == second[1] and first[0] != second[0])
 
 
-def candidates(
-    rails: t.Sequence[Rail], network: ipaddress.IPv4Network, forced: t.Optional[ipaddress.IPv4Address] = None
-) -> t.List[Rail]:
+def candidates(rails: t.Sequence[Rail], network: ipaddress.IPv4Network, forced: t.Optional[ipaddress.IPv4Address] = None) -> t.List[Rail]:
     """The rails that may give the node its address on the fabric, best first; empty when there is none.
 
     Links that are up come first, then those with RDMA, then the lowest subnet: so all nodes agree when the network
@@ -280,7 +278,7 @@ def used_rails(rails: t.Sequence[Rail], chosen: Rail, network: ipaddress.IPv4Net
         taken = any(rail.netdev.name == other.netdev.name or rail.subnet == other.subnet for other in used)
         if rail.up and rail.address and not taken:
             used.append(rail)
-    return used
+    return used[:1] + sorted(used[1:], key=lambda rail: int(rail.address.ip) if rail.address else 0)
 
 
 def parse_network(text: str) -> ipaddress.IPv4Network:

@@ -46,6 +46,9 @@ def fabric_picture(
     forced = parse_address(fabric_address) if fabric_address else None
     addresses = parse_addresses(ip_json)
     netdevs, ports = read_netdevs(root), read_ports(root)
+    if forced and forced not in network:
+        # The host's own word outweighs the group's: its fabric is the subnet that this address is in.
+        network = next((a.network for own in addresses.values() for a in own if a.ip == forced), network)
     rails = build_rails(netdevs, ports, addresses, network, forced)
     fitting = candidates(rails, network, forced)
     result: t.Dict[str, t.Any] = {
@@ -71,9 +74,7 @@ def fabric_picture(
     return result
 
 
-def environment(
-    chosen: Rail, used: t.Sequence[Rail], hcas: t.Sequence[str], netdevs: t.Sequence[str]
-) -> t.List[Variable]:
+def environment(chosen: Rail, used: t.Sequence[Rail], hcas: t.Sequence[str], netdevs: t.Sequence[str]) -> t.List[Variable]:
     """The variables of this node as (name, value, reason).
 
     They hold for this node only: cables may be crossed, so that another node's interface has another name.
@@ -100,9 +101,7 @@ def environment(
     if rdma:
         variables += _rdma_variables(rdma, hcas)
     else:
-        variables.append(
-            ("UCX_NET_DEVICES", netdev, "No RDMA device is usable on the fabric, so UCX gets its interface.")
-        )
+        variables.append(("UCX_NET_DEVICES", netdev, "No RDMA device is usable on the fabric, so UCX gets its interface."))
     if not hcas:
         variables += [
             ("NCCL_IB_DISABLE", "1", "This node has no RDMA device."),

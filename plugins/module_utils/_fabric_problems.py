@@ -46,9 +46,7 @@ def no_address(
     seen = ["{} ({}, {})".format(r.netdev.name, "up" if r.up else "down", r.ip or "no address") for r in rails]
     return _problem(
         "no_address",
-        "No interface of this node has an address inside the fabric {}{}.".format(
-            network, "; with an RDMA device there is " + ", ".join(seen) if seen else ""
-        ),
+        "No interface of this node has an address inside the fabric {}{}.".format(network, "; with an RDMA device there is " + ", ".join(seen) if seen else ""),
         "Give the fabric interface one, or set fabric_cidr to the network that it is in.",
     )
 
@@ -85,11 +83,7 @@ def _address_problems(
     network: ipaddress.IPv4Network,
     own: t.Sequence[ipaddress.IPv4Interface],
 ) -> t.List[Problem]:
-    others = [
-        rail
-        for rail in rails
-        if rail.netdev.name != chosen.netdev.name and rail.subnet == chosen.subnet and not are_twins(rail, chosen)
-    ]
+    others = [rail for rail in rails if rail.netdev.name != chosen.netdev.name and rail.subnet == chosen.subnet and not are_twins(rail, chosen)]
     names = [f"{rail.netdev.name} ({rail.ip})" for rail in others]
     names += [str(address.ip) for address in own if address.ip in network and address != chosen.address]
     if not names:
@@ -97,9 +91,7 @@ def _address_problems(
     return [
         _problem(
             "several_addresses",
-            "Besides {} ({}), also {} could be the node's fabric address.".format(
-                chosen.netdev.name, chosen.ip, ", ".join(names)
-            ),
+            "Besides {} ({}), also {} could be the node's fabric address.".format(chosen.netdev.name, chosen.ip, ", ".join(names)),
             "Leave one, or name the right one by fabric_address for this host in the inventory.",
         )
     ]
@@ -112,8 +104,7 @@ def _twin_problems(rails: t.Sequence[Rail], chosen: Rail) -> t.List[Problem]:
     name = twin.netdev.name
     if twin.subnet and twin.subnet == chosen.subnet:
         message = (
-            f"{chosen.netdev.name} and {name} are the two halves of one port and are both in {twin.subnet},"
-            f" so RDMA is unreliable on {name} and it is left out."
+            f"{chosen.netdev.name} and {name} are the two halves of one port and are both in {twin.subnet}, so RDMA is unreliable on {name} and it is left out."
         )
         remedy = f"Give {name} an address in a subnet of its own, the same one on every node."
         return [_problem("twins_one_subnet", message, remedy)]
@@ -154,9 +145,7 @@ def _rail_problems(rail: Rail, expected_speed_mbps: int) -> t.List[Problem]:
         remedy = "Check the cable; a Spark's network card may need its power taken off for a minute."
         problems.append(_problem("speed_degraded", message, remedy))
     if rail.port and rail.netdev.up and rail.port.state != "ACTIVE":
-        message = "The RDMA port of {} on {} is {}, not ACTIVE.".format(
-            rail.hca, name, rail.port.state or "in an unknown state"
-        )
+        message = "The RDMA port of {} on {} is {}, not ACTIVE.".format(rail.hca, name, rail.port.state or "in an unknown state")
         problems.append(_problem("rdma_down", message, "Check the cable and that the interface is up on both ends."))
     elif rail.port and rail.port.ethernet and rail.netdev.up and rail.gid_index is None:
         message = f"{rail.hca} has no RoCE v2 entry for {rail.ip} in its GID table."
@@ -170,9 +159,7 @@ def _no_rdma(rails: t.Sequence[Rail], chosen: Rail) -> Problem:
     if elsewhere:
         return _problem(
             "rdma_elsewhere",
-            "The fabric address is on {}, which has no RDMA device, while there is {}.".format(
-                chosen.netdev.name, ", ".join(elsewhere)
-            ),
+            "The fabric address is on {}, which has no RDMA device, while there is {}.".format(chosen.netdev.name, ", ".join(elsewhere)),
             "Put the fabric address on an interface with an RDMA device, else NCCL may go over TCP.",
         )
     return _problem(

@@ -36,6 +36,7 @@ options:
   fabric_address:
     description:
       - The node's address on the fabric, when it isn't to be looked for in O(fabric_cidr).
+      - When it is outside O(fabric_cidr), the subnet that it is in counts as the fabric.
       - Empty means to look for it.
     type: str
   expected_speed_mbps:

@@ -185,9 +185,7 @@ class GpuMemory:
         gathered_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         meminfo = parse_meminfo(self.read("meminfo"))
         if "MemTotal" not in meminfo:
-            self.module.fail_json(
-                msg="There is no MemTotal in /proc/meminfo: run this on a Linux node with /proc mounted."
-            )
+            self.module.fail_json(msg="There is no MemTotal in /proc/meminfo: run this on a Linux node with /proc mounted.")
         gpus = self.gpus()
         processes = [self.process(process) for process in self.processes()] if gpus else []
         result = memory_picture(meminfo, gpus)
@@ -202,14 +200,9 @@ class GpuMemory:
             self.module.warn(f"nvidia-smi wrote a line that is no GPU and was left out: {rest[0]}")
         for gpu in gpus:
             if gpu.mig:
-                self.module.warn(
-                    f"GPU {gpu.index} is split into instances (MIG): the numbers are those of the whole card."
-                )
+                self.module.warn(f"GPU {gpu.index} is split into instances (MIG): the numbers are those of the whole card.")
             elif gpu.total_bytes is None and not gpu.integrated:
-                self.module.warn(
-                    f"GPU {gpu.index} ({gpu.name}) does not say how much memory it has, so it counts as none:"
-                    " look at nvidia-smi on the node."
-                )
+                self.module.warn(f"GPU {gpu.index} ({gpu.name}) does not say how much memory it has, so it counts as none: look at nvidia-smi on the node.")
         return gpus
 
     def processes(self) -> t.List[GpuProcess]:
@@ -228,9 +221,7 @@ class GpuMemory:
             if self.guard:
                 command = [self.guard, "--kill-after=2", str(self.timeout)] + command
             try:
-                rc, stdout, stderr = self.module.run_command(
-                    command, errors="surrogate_then_replace", handle_exceptions=False
-                )
+                rc, stdout, stderr = self.module.run_command(command, errors="surrogate_then_replace", handle_exceptions=False)
             except OSError as error:
                 rc, stdout, stderr = 126, "", str(error)
             unknown = invalid_field(stdout)
@@ -242,9 +233,7 @@ class GpuMemory:
             if rc == 124 and self.guard:
                 said = f"It did not answer within {self.timeout} seconds."
             else:
-                said = next(
-                    (line for line in (stdout + "\n" + stderr).splitlines() if line.strip()), "It said nothing."
-                )
+                said = next((line for line in (stdout + "\n" + stderr).splitlines() if line.strip()), "It said nothing.")
             self.module.warn(f"{self.smi} {option} failed with exit code {rc}: {said.strip()}")
             break
         return wanted, ""

@@ -1,0 +1,427 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The rails, the environment and the problems of nodes as they are cabled: each a tree of sysfs made here."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import json
+import pathlib
+import typing as t
+
+import pytest
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._fabric import FabricError, active_mtu, parse_addresses
+from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_env import fabric_picture
+
+# The card's sys_image_guid is on all four devices of a GB10, as its ibstat shows.
+CARD = "fc4c:ea03:00f9:4230"
+
+
+@dataclasses.dataclass
+class Nic:
+    """A network interface of a tree, with its RDMA device when it has one."""
+
+    name: str
+    pci: str = ""
+    hca: str = ""
+    addresses: tuple[str, ...] = ()
+    ipv6: tuple[str, ...] = ()
+    up: bool = True
+    mtu: int = 9000
+    speed: int = 200000
+    state: str = "4: ACTIVE"
+    guid: str = CARD
+    gids: bool = True
+    first_gid: int = 0
+    link_layer: str = "Ethernet"
+
+
+# The four interfaces of a Spark, as in brief descriptions of it: two ports, each with two PCI functions.
+P0 = Nic("enp1s0f0np0", "0000:01:00.0", "rocep1s0f0")
+P1 = Nic("enp1s0f1np1", "0000:01:00.1", "rocep1s0f1")
+T0 = Nic("enP2p1s0f0np0", "0002:01:00.0", "roceP2p1s0f0")
+T1 = Nic("enP2p1s0f1np1", "0002:01:00.1", "roceP2p1s0f1")
+LAN = Nic("enP7s7", "0007:01:00.0", "", ("10.0.0.11/24",), mtu=1500, speed=10000)
+
+
+def down(nic: Nic) -> Nic:
+    return dataclasses.replace(nic, up=False, state="1: DOWN")
+
+
+def at(nic: Nic, *addresses: str, **changes: t.Any) -> Nic:
+    return dataclasses.replace(nic, addresses=addresses, **changes)
+
+
+def write(path: pathlib.Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+def build(root: pathlib.Path, nics: t.Sequence[Nic]) -> str:
+    """Write <root>/sys as the kernel would show these interfaces; return what C(ip -json addr) would say."""
+    write(root / "sys/class/net/bonding_masters", "")
+    write(root / "sys/class/net/lo/mtu", "65536")
+    links: list[dict[str, t.Any]] = [{}, {"ifname": "lo", "addr_info": [{"family": "inet", "local": "127.0.0.1", "prefixlen": 8}]}]
+    for nic in nics:
+        device = root / "sys/devices" / (nic.pci or f"virtual-{nic.name}")
+        device.mkdir(parents=True)
+        net = device / "net" / nic.name
+        for name, text in {"mtu": nic.mtu, "operstate": "up" if nic.up else "down"}.items():
+            write(net / name, str(text))
+        if nic.up:  # a link that is down answers EINVAL, here: no file
+            write(net / "carrier", "1")
+            write(net / "speed", str(nic.speed))
+        (root / "sys/class/net" / nic.name).symlink_to(net)
+        if nic.pci:
+            (net / "device").symlink_to(device)
+        if nic.hca:
+            _build_hca(root / "sys/class/infiniband" / nic.hca, device, nic)
+        info: list[dict[str, t.Any]] = []
+        for family, texts in (("inet", nic.addresses), ("inet6", nic.ipv6)):
+            for text in texts:
+                local, prefix = text.split("/")
+                info.append({"family": family, "local": local, "prefixlen": int(prefix), "scope": "global"})
+        links.append({"ifname": nic.name, "addr_info": info})
+    return json.dumps(links)
+
+
+def _build_hca(folder: pathlib.Path, device: pathlib.Path, nic: Nic) -> None:
+    write(folder / "sys_image_guid", nic.guid)
+    (folder / "device").symlink_to(device)
+    port = folder / "ports/1"
+    write(port / "state", nic.state)
+    write(port / "link_layer", nic.link_layer)
+    # Each address twice, for RoCE v1 and v2, after the link-local one; then free entries, whose type can't be read.
+    table = ["fe80:0000:0000:0000:4ebb:47ff:fe2e:2991"]
+    table += [ipaddress.IPv6Address(f"::ffff:{text.split('/')[0]}").exploded for text in nic.addresses if nic.gids]
+    for index in range(16):
+        place, kind = divmod(index - nic.first_gid, 2)
+        used = 0 <= place < len(table)
+        write(port / f"gids/{index}", table[place] if used else "0000:0000:0000:0000:0000:0000:0000:0000")
+        if used:
+            write(port / f"gid_attrs/types/{index}", ("IB/RoCE v1", "RoCE v2")[kind])
+            write(port / f"gid_attrs/ndevs/{index}", nic.name)
+
+
+@dataclasses.dataclass
+class Case:
+    """A tree and what must come of it; C(environment) is compared for the names it has (None: must be absent)."""
+
+    nics: list[Nic]
+    address: str | None
+    netdev: str | None
+    environment: dict[str, str | None]
+    problems: list[str]
+    cidr: str = "192.168.200.0/24"
+    forced: str | None = None
+    speed: int = 0
+
+
+ONE_CABLE = [LAN, at(P0, "192.168.200.11/24"), down(P1), at(T0, "192.168.201.11/24"), down(T1)]
+BOTH_CABLES = [
+    LAN,
+    at(P0, "192.168.200.11/24"),
+    at(P1, "192.168.202.11/24"),
+    at(T0, "192.168.201.11/24"),
+    at(T1, "192.168.203.11/24"),
+]
+
+CASES = {
+    "a pair on one cable": Case(
+        ONE_CABLE,
+        "192.168.200.11",
+        "enp1s0f0np0",
+        {
+            "NCCL_IB_HCA": "rocep1s0f0,roceP2p1s0f0",
+            "NCCL_IB_GID_INDEX": "3",
+            "NCCL_NET": "IB",
+            "NCCL_IB_DISABLE": "0",
+            "NCCL_SOCKET_IFNAME": "enp1s0f0np0",
+            "GLOO_SOCKET_IFNAME": "enp1s0f0np0",
+            "TP_SOCKET_IFNAME": "enp1s0f0np0",
+            "MN_IF_NAME": "enp1s0f0np0",
+            "OMPI_MCA_btl_tcp_if_include": "enp1s0f0np0",
+            "UCX_NET_DEVICES": "rocep1s0f0:1,roceP2p1s0f0:1",
+            "VLLM_HOST_IP": "192.168.200.11",
+            "SGLANG_HOST_IP": "192.168.200.11",
+            "RAY_NODE_IP_ADDRESS": "192.168.200.11",
+            "NCCL_IGNORE_CPU_AFFINITY": "1",
+        },
+        [],
+    ),
+    "the same pair, crossed: this node's cable is in the other port": Case(
+        [LAN, down(P0), at(P1, "192.168.200.12/24"), down(T0), at(T1, "192.168.201.12/24")],
+        "192.168.200.12",
+        "enp1s0f1np1",
+        {"NCCL_IB_HCA": "rocep1s0f1,roceP2p1s0f1", "GLOO_SOCKET_IFNAME": "enp1s0f1np1"},
+        [],
+    ),
+    # Up is not 'to my peer': the second port is used only when the network says so.
+    "both cables, a network for one": Case(BOTH_CABLES, "192.168.200.11", "enp1s0f0np0", {"NCCL_IB_HCA": "rocep1s0f0,roceP2p1s0f0"}, []),
+    "both cables, a network for all": Case(
+        BOTH_CABLES,
+        "192.168.200.11",
+        "enp1s0f0np0",
+        {"NCCL_IB_HCA": "rocep1s0f0,roceP2p1s0f0,rocep1s0f1,roceP2p1s0f1", "NCCL_IB_GID_INDEX": "3"},
+        [],
+        cidr="192.168.200.0/22",
+    ),
+    "both cables, the first one out": Case(
+        [LAN, down(at(P0, "192.168.200.11/24")), *BOTH_CABLES[2:3], down(at(T0, "192.168.201.11/24")), BOTH_CABLES[4]],
+        "192.168.202.11",
+        "enp1s0f1np1",
+        {"NCCL_IB_HCA": "rocep1s0f1,roceP2p1s0f1"},
+        ["rail_down", "rail_down"],
+        cidr="192.168.200.0/22",
+    ),
+    "four on a switch": Case(
+        [LAN, at(P0, "10.10.0.14/24"), down(P1), at(T0, "10.10.1.14/24"), down(T1)],
+        "10.10.0.14",
+        "enp1s0f0np0",
+        {"NCCL_IB_HCA": "rocep1s0f0,roceP2p1s0f0", "VLLM_HOST_IP": "10.10.0.14"},
+        [],
+        cidr="10.10.0.0/24",
+    ),
+    "twins in one subnet": Case(
+        [LAN, at(P0, "192.168.200.11/24"), at(T0, "192.168.200.111/24")],
+        "192.168.200.11",
+        "enp1s0f0np0",
+        {"NCCL_IB_HCA": "rocep1s0f0"},
+        ["twins_one_subnet"],
+    ),
+    "the twin without an address": Case(
+        [LAN, at(P0, "192.168.200.11/24"), T0], "192.168.200.11", "enp1s0f0np0", {"NCCL_IB_HCA": "rocep1s0f0"}, ["twin_unused"]
+    ),
+    "the twin down": Case(
+        [at(P0, "192.168.200.11/24"), down(at(T0, "192.168.201.11/24"))],
+        "192.168.200.11",
+        "enp1s0f0np0",
+        {"NCCL_IB_HCA": "rocep1s0f0"},
+        ["twin_unused"],
+    ),
+    "the GID index differs": Case(
+        [at(P0, "192.168.200.11/24"), at(T0, "192.168.201.11/24", first_gid=2)],
+        "192.168.200.11",
+        "enp1s0f0np0",
+        {"NCCL_IB_GID_INDEX": None, "NCCL_IB_ROCE_VERSION_NUM": "2", "NCCL_IB_ADDR_FAMILY": "AF_INET"},
+        [],
+    ),
+    "no RDMA": Case(
+        [LAN, at(Nic("enp1s0f0np0", speed=10000), "192.168.200.11/24")],
+        "192.168.200.11",
+        "enp1s0f0np0",
+        {
+            "NCCL_IB_DISABLE": "1",
+            "NCCL_NET": "Socket",
+            "NCCL_IB_HCA": None,
+            "NCCL_IB_GID_INDEX": None,
+            "UCX_NET_DEVICES": "enp1s0f0np0",
+            "GLOO_SOCKET_IFNAME": "enp1s0f0np0",
+        },
+        ["no_rdma"],
+    ),
+    "the fabric address on the wrong interface": Case(
+        [at(LAN, "192.168.200.11/24"), P0],
+        "192.168.200.11",
+        "enP7s7",
+        {"NCCL_NET": None, "NCCL_IB_DISABLE": None, "NCCL_IB_HCA": None},
+        ["rdma_elsewhere"],
+    ),
+    "no address": Case([LAN, P0, T0], None, None, {"VLLM_HOST_IP": None}, ["no_address"]),
+    "another subnet": Case([at(P0, "192.168.100.11/24")], None, None, {}, ["no_address"]),
+    "IPv6 only": Case([LAN, at(P0, ipv6=("fd00::11/64",))], None, None, {}, ["ipv6_only"]),
+    "link down": Case(
+        [down(at(P0, "192.168.200.11/24"))],
+        "192.168.200.11",
+        "enp1s0f0np0",
+        {"NCCL_IB_HCA": None, "NCCL_IB_DISABLE": None, "GLOO_SOCKET_IFNAME": "enp1s0f0np0"},
+        ["link_down"],
+    ),
+    "the RDMA port not active": Case([at(P0, "192.168.200.11/24", state="2: INIT")], "192.168.200.11", "enp1s0f0np0", {"NCCL_NET": None}, ["rdma_down"]),
+    "no RoCE v2 GID": Case(
+        [at(P0, "192.168.200.11/24", gids=False)],
+        "192.168.200.11",
+        "enp1s0f0np0",
+        {"NCCL_IB_HCA": None, "NCCL_IB_DISABLE": None},
+        ["no_roce_v2_gid"],
+    ),
+    "MTU 1500 on both twins": Case(
+        [at(P0, "192.168.200.11/24", mtu=1500), at(T0, "192.168.201.11/24", mtu=1500)],
+        "192.168.200.11",
+        "enp1s0f0np0",
+        {"NCCL_IB_HCA": "rocep1s0f0,roceP2p1s0f0"},
+        ["mtu_small", "mtu_small"],
+    ),
+    "one rail slower than the other": Case(
+        [at(P0, "192.168.200.11/24"), at(T0, "192.168.201.11/24", speed=100000)],
+        "192.168.200.11",
+        "enp1s0f0np0",
+        {},
+        ["speed_degraded"],
+    ),
+    "slower than it should be": Case([at(P0, "192.168.200.11/24", speed=25000)], "192.168.200.11", "enp1s0f0np0", {}, ["speed_degraded"], speed=200000),
+    "two interfaces in the fabric": Case(
+        [at(P0, "192.168.200.11/24"), at(P1, "192.168.200.21/24")],
+        "192.168.200.11",
+        "enp1s0f0np0",
+        {"NCCL_IB_HCA": "rocep1s0f0"},
+        ["several_addresses"],
+    ),
+    "two addresses on one interface": Case(
+        [at(P0, "192.168.200.31/24", "192.168.200.11/24")],
+        "192.168.200.31",
+        "enp1s0f0np0",
+        {"NCCL_IB_GID_INDEX": "3"},
+        ["several_addresses"],
+    ),
+    "the second of two addresses forced": Case(
+        [at(P0, "192.168.200.31/24", "192.168.200.11/24")],
+        "192.168.200.11",
+        "enp1s0f0np0",
+        {"NCCL_IB_GID_INDEX": "5", "SGLANG_HOST_IP": "192.168.200.11"},
+        [],
+        forced="192.168.200.11",
+    ),
+    "an address outside the network forced": Case(
+        ONE_CABLE, "10.0.0.11", "enP7s7", {"GLOO_SOCKET_IFNAME": "enP7s7", "NCCL_IB_HCA": None}, ["rdma_elsewhere"], forced="10.0.0.11"
+    ),
+    "an address forced that is not there": Case(ONE_CABLE, None, None, {}, ["fabric_address_absent"], forced="192.168.200.99"),
+    "a server with mlx5 names, of which one begins another": Case(
+        [
+            at(Nic("ens1", "0000:41:00.0", "mlx5_1", guid="a:0", speed=100000), "192.168.200.11/24"),
+            at(Nic("ens1.100"), "172.16.0.1/24"),
+            Nic("ens10", "0000:42:00.0", "mlx5_10", guid="b:0"),
+        ],
+        "192.168.200.11",
+        "ens1",
+        {
+            "NCCL_IB_HCA": "=mlx5_1",
+            "NCCL_SOCKET_IFNAME": "=ens1",
+            "GLOO_SOCKET_IFNAME": "ens1",
+            "UCX_NET_DEVICES": "mlx5_1:1",
+        },
+        [],
+    ),
+    "two cards at the same place of two PCI domains are no twins": Case(
+        [
+            at(Nic("ens1", "0000:01:00.0", "mlx5_0", guid="0001:0000:0000:0000"), "192.168.200.11/24"),
+            at(Nic("ens2", "0001:01:00.0", "mlx5_1", guid="0002:0000:0000:0000"), "172.16.0.1/24"),
+        ],
+        "192.168.200.11",
+        "ens1",
+        {"NCCL_IB_HCA": "mlx5_0"},
+        [],
+    ),
+    "InfiniBand has no GID to choose": Case(
+        [at(Nic("ibp1s0", "0000:01:00.0", "mlx5_0", link_layer="InfiniBand", gids=False, mtu=2044), "192.168.200.11/24")],
+        "192.168.200.11",
+        "ibp1s0",
+        {"NCCL_IB_HCA": "mlx5_0", "NCCL_IB_GID_INDEX": None, "NCCL_NET": "IB"},
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_trees(tmp_path: pathlib.Path, case: Case) -> None:
+    fabric = fabric_picture(str(tmp_path), build(tmp_path, case.nics), case.cidr, case.forced, case.speed)
+    assert (fabric["address"], fabric["netdev"]) == (case.address, case.netdev)
+    assert {name: fabric["environment"].get(name) for name in case.environment} == case.environment
+    assert [problem["code"] for problem in fabric["problems"]] == case.problems
+    assert fabric["environment"].keys() == fabric["environment_reasons"].keys()
+    for problem in fabric["problems"]:
+        assert problem.keys() == {"code", "message", "remedy"}
+        assert problem["message"].endswith(".") and problem["remedy"].endswith(".")
+
+
+def test_rails_of_a_spark(tmp_path: pathlib.Path) -> None:
+    fabric = fabric_picture(str(tmp_path), build(tmp_path, ONE_CABLE), "192.168.200.0/24")
+    rails = {rail["netdev"]: rail for rail in fabric["rails"]}
+    assert list(rails) == ["enP2p1s0f0np0", "enP2p1s0f1np1", "enp1s0f0np0", "enp1s0f1np1"]
+    assert rails["enp1s0f0np0"] == {
+        "netdev": "enp1s0f0np0",
+        "hca": "rocep1s0f0",
+        "port": 1,
+        "address": "192.168.200.11",
+        "prefix": 24,
+        "mtu": 9000,
+        "active_mtu": 4096,
+        "speed_mbps": 200000,
+        "state": "up",
+        "gid_index": 3,
+    }
+    assert rails["enP2p1s0f0np0"]["address"] == "192.168.201.11"
+    unplugged = rails["enp1s0f1np1"]
+    assert [unplugged[key] for key in ("state", "address", "speed_mbps", "gid_index")] == ["down", None, None, None]
+
+
+def test_a_rail_without_rdma(tmp_path: pathlib.Path) -> None:
+    nic = at(Nic("eth1", mtu=1500, speed=-1), "192.168.200.11/24")
+    fabric = fabric_picture(str(tmp_path), build(tmp_path, [nic]), "192.168.200.0/24")
+    (rail,) = fabric["rails"]
+    assert [rail[key] for key in ("hca", "port", "active_mtu", "gid_index", "speed_mbps")] == [None] * 5
+    assert (rail["netdev"], rail["state"], rail["mtu"]) == ("eth1", "up", 1500)
+
+
+def test_no_address_names_what_there_is(tmp_path: pathlib.Path) -> None:
+    fabric = fabric_picture(str(tmp_path), build(tmp_path, [LAN, P0, down(P1)]), "192.168.200.0/24")
+    assert fabric["environment"] == {}
+    assert fabric["problems"][0]["message"] == (
+        "No interface of this node has an address inside the fabric 192.168.200.0/24; with an RDMA device there is"
+        " enp1s0f0np0 (up, no address), enp1s0f1np1 (down, no address)."
+    )
+
+
+def test_reasons_name_what_they_rest_on(tmp_path: pathlib.Path) -> None:
+    reasons = fabric_picture(str(tmp_path), build(tmp_path, ONE_CABLE), "192.168.200.0/24")["environment_reasons"]
+    assert reasons["NCCL_IB_HCA"] == ("ACTIVE on the fabric: rocep1s0f0 on enp1s0f0np0, roceP2p1s0f0 on enP2p1s0f0np0.")
+    assert "192.168.200.11" in reasons["GLOO_SOCKET_IFNAME"]
+
+
+def test_a_device_with_two_ports(tmp_path: pathlib.Path) -> None:
+    ip_json = build(tmp_path, [at(Nic("p0"), "192.168.200.11/24"), Nic("p1")])
+    hca = tmp_path / "sys/class/infiniband/mlx4_0"
+    for number, name in ((1, "p0"), (2, "p1")):
+        write(hca / f"ports/{number}/state", "4: ACTIVE")
+        write(hca / f"ports/{number}/link_layer", "Ethernet")
+        write(hca / f"device/net/{name}/dev_port", str(number - 1))
+    write(hca / "ports/1/gids/4", "0000:0000:0000:0000:0000:ffff:c0a8:c80b")
+    write(hca / "ports/1/gid_attrs/types/4", "RoCE v2")
+    fabric = fabric_picture(str(tmp_path), ip_json, "192.168.200.0/24")
+    assert [(rail["netdev"], rail["port"]) for rail in fabric["rails"]] == [("p0", 1), ("p1", 2)]
+    assert (fabric["environment"]["NCCL_IB_HCA"], fabric["environment"]["NCCL_IB_GID_INDEX"]) == ("mlx4_0:1", "4")
+
+
+@pytest.mark.parametrize(("mtu", "expected"), [(9000, 4096), (4192, 4096), (4191, 2048), (1500, 1024), (576, 256), (68, 0)])
+def test_active_mtu(mtu: int, expected: int) -> None:
+    assert active_mtu(mtu) == expected
+
+
+def test_addresses() -> None:
+    found = parse_addresses('[{},{"ifname":"a","addr_info":[{"family":"inet","local":"10.0.0.1","prefixlen":8},{"family":"inet6"}]}]')
+    assert found == {"a": [ipaddress.IPv4Interface("10.0.0.1/8")]}
+    assert parse_addresses("") == {}
+
+
+@pytest.mark.parametrize(
+    ("ip_json", "cidr", "forced", "message"),
+    [
+        ("1: lo: <LOOPBACK>", "10.0.0.0/8", None, "'ip -json addr' gave no JSON list: install iproute2 4.13 or newer on the node."),
+        ("{}", "10.0.0.0/8", None, "'ip -json addr' gave no JSON list: install iproute2 4.13 or newer on the node."),
+        ("[]", "fabric", None, "fabric_cidr 'fabric' is no IPv4 network: write it like 192.168.200.0/24."),
+        ("[]", "fd00::/64", None, "fabric_cidr 'fd00::/64' is no IPv4 network: write it like 192.168.200.0/24."),
+        ("[]", "10.0.0.0/8", "10.0.0", "fabric_address '10.0.0' is no IPv4 address: write it like 192.168.200.11."),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_sentence(tmp_path: pathlib.Path, ip_json: str, cidr: str, forced: str | None, message: str) -> None:
+    with pytest.raises(FabricError) as caught:
+        fabric_picture(str(tmp_path), ip_json, cidr, forced)
+    assert str(caught.value) == message
+
+
+def test_an_empty_root(tmp_path: pathlib.Path) -> None:
+    fabric = fabric_picture(str(tmp_path), "[]", "192.168.200.5/24")
+    assert (fabric["rails"], [problem["code"] for problem in fabric["problems"]]) == ([], ["no_address"])
