@@ -1,0 +1,128 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A rank's container: its privileges, its secrets, and what its hash sees."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from ansible_collections.sparkstack.inference.plugins.module_utils import _engines
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import RankSpec
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
+
+RANK = RankSpec(
+    model_path="/srv/models/m",
+    served_name="m",
+    rank=0,
+    ranks=2,
+    tensor_parallel_size=2,
+    address="192.168.200.11",
+    head_address="192.168.200.11",
+    rendezvous_port=29501,
+    port=8000,
+    listen_address="0.0.0.0",
+    arguments={"max-model-len": 512, "enable-prefix-caching": False, "compilation-config": {"level": 3}, "seed": None},
+)
+REQUEST = _container.Request(
+    deployment="d",
+    engine=_engines.get("vllm"),
+    image="vllm:1",
+    rank=RANK,
+    model_mount="/srv/models/m",
+    environment={"NCCL_IB_HCA": "rocep1s0f0", "HF_TOKEN": "hf_verysecret"},
+    image_identity="sha256:aa",
+)
+
+
+def test_vllm_head_and_worker_commands() -> None:
+    head = REQUEST.engine.launch.command(RANK)
+    assert head == (
+        "vllm serve /srv/models/m --served-model-name m --tensor-parallel-size 2 --nnodes 2 --node-rank 0 "
+        "--distributed-executor-backend mp --master-addr 192.168.200.11 --master-port 29501 --host 0.0.0.0 --port 8000 "
+        "--max-model-len 512 --no-enable-prefix-caching --compilation-config"
+    ).split() + ['{"level": 3}']
+    worker = REQUEST.engine.launch.command(dataclasses.replace(RANK, rank=1, arguments={}))
+    assert worker[-1] == "--headless" and "--port" not in worker
+
+
+def test_sglang_commands_keep_the_key_out_of_the_command_line() -> None:
+    engine = _engines.get("sglang")
+    plain = dataclasses.replace(RANK, arguments={"trust-remote-code": True, "mem-fraction-static": 0.6})
+    assert (
+        engine.launch.command(plain)
+        == (
+            "python3 -m sglang.launch_server --model-path /srv/models/m --served-model-name m --tp-size 2 --nnodes 2 "
+            "--node-rank 0 --dist-init-addr 192.168.200.11:29501 --host 0.0.0.0 --port 8000 --trust-remote-code "
+            "--mem-fraction-static 0.6"
+        ).split()
+    )
+    keyed = engine.launch.command(dataclasses.replace(plain, with_api_key=True))
+    assert keyed[:2] == ["python3", "-c"] and "SGLANG_API_KEY" in keyed[2] and "--api-key" not in keyed[3:]
+
+
+def test_the_container_has_no_more_privilege_than_it_needs() -> None:
+    options = _container.options(REQUEST)
+    assert options["cap_drop"] == ["ALL"] and options["capabilities"] == []
+    assert options["security_opts"] == ["no-new-privileges"]
+    assert "privileged" not in options
+    assert options["restart_policy"] == "no"
+    assert options["volumes"][0] == "/srv/models/m:/srv/models/m:ro"
+    assert options["volumes"][1] == "/var/cache/sparkstack/vllm:/cache:rw"
+    assert "memlock:-1:-1" in options["ulimits"]
+    assert options["device_requests"] == [{"count": -1, "capabilities": [["gpu"]]}]
+    assert "devices" not in options
+    with_rdma = _container.options(dataclasses.replace(REQUEST, infiniband=True, gpus=False))
+    assert with_rdma["devices"] == ["/dev/infiniband:/dev/infiniband"] and "device_requests" not in with_rdma
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"image": "vllm:2"},
+        {"image_identity": "sha256:bb"},
+        {"environment": {"NCCL_IB_HCA": "rocep1s0f1", "HF_TOKEN": "hf_verysecret"}},
+        {"environment": {"NCCL_IB_HCA": "rocep1s0f0", "HF_TOKEN": "hf_other"}},
+        {"rank": dataclasses.replace(RANK, port=8001)},
+        {"shm_size": "4g"},
+        {"api_key_fingerprint": "x"},
+    ],
+)
+def test_the_hash_sees_every_change(change: dict) -> None:
+    before, after = (_container.spec_hash(_container.public(request)) for request in (REQUEST, dataclasses.replace(REQUEST, **change)))
+    assert before != after
+    assert before == _container.spec_hash(_container.public(dataclasses.replace(REQUEST)))
+
+
+def test_labels_tell_the_launch_and_no_secret() -> None:
+    labels = _container.labels(REQUEST, "L1")
+    assert labels["sparkstack.launch_id"] == "L1" and labels["sparkstack.rank"] == "0" and labels["sparkstack.ranks"] == "2"
+    assert "hf_verysecret" not in json.dumps(labels)
+    assert json.loads(labels["sparkstack.spec"])["env"]["NCCL_IB_HCA"] == "rocep1s0f0"
+    assert _container.options(REQUEST)["env"]["HF_TOKEN"] == "hf_verysecret"
+
+
+def test_the_key_leaves_a_fingerprint_only() -> None:
+    assert _container.fingerprint(None, "d") is None
+    first = _container.fingerprint("key", "d")
+    assert first == _container.fingerprint("key", "d") != _container.fingerprint("kez", "d")
+    assert first is not None and "key" not in first
+
+
+def test_differences_are_told_option_by_option() -> None:
+    before = _container.public(REQUEST)
+    after = _container.public(
+        dataclasses.replace(REQUEST, environment={"NCCL_IB_HCA": "b"}, rank=dataclasses.replace(RANK, arguments={"max-model-len": 1024, "enforce-eager": True}))
+    )
+    assert _container.differences(before, after) == [
+        '--compilation-config: {"level": 3} -> none',
+        "--enforce-eager: none -> set",
+        "--max-model-len: 512 -> 1024",
+        "--no-enable-prefix-caching: set -> none",
+        f"env.HF_TOKEN: {before['env']['HF_TOKEN']} -> none",
+        "env.NCCL_IB_HCA: rocep1s0f0 -> b",
+    ]
+    assert _container.differences(before, before) == []

@@ -1,0 +1,302 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The plan as a pure function: what is refused, what is done, and why."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import typing as t
+
+import pytest
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _planner, _recipe, _screen
+
+GIB = 1024**3
+RECIPE = {
+    "name": "tiny",
+    "model": {"path": "/srv/models/tiny", "id": "org/tiny", "served_name": "tiny"},
+    "engine": "vllm",
+    "tensor_parallel_size": 2,
+    "engines": {
+        "vllm": {"image": "vllm:1", "arguments": {"max-model-len": 512, "enforce-eager": True}},
+        "sglang": {"image": "sglang:1", "arguments": {"context-length": 512}},
+    },
+}
+PARSER = {
+    "version": "0.32.0",
+    "options": [
+        {"flags": ["--max-model-len"], "nargs": None, "type": "int", "choices": None},
+        {"flags": ["--enforce-eager", "--no-enforce-eager"], "nargs": 0, "type": None, "choices": None},
+    ],
+}
+SETTINGS = _planner.Settings(new_launch_id="L2", parser=PARSER, endpoint_host="10.1.230.11", api_key="k")
+
+
+def node(number: int, **changes: t.Any) -> _planner.Node:
+    """A healthy GB10 node that runs nothing."""
+    base = {
+        "name": f"spark{number}",
+        "fabric": {
+            "address": f"192.168.200.1{number}",
+            "netdev": "enp1s0f0np0",
+            "rails": [{"netdev": "enp1s0f0np0", "hca": "rocep1s0f0"}],
+        },
+        "environment": {"GLOO_SOCKET_IFNAME": "enp1s0f0np0", "NCCL_IB_HCA": "rocep1s0f0"},
+        "memory": {
+            "unified": True,
+            "total_bytes": 121 * GIB,
+            "available_bytes": 110 * GIB,
+            "gpus": [{"index": 0, "name": "NVIDIA GB10"}],
+            "processes": [],
+        },
+        "info": {
+            "docker": {"reachable": True, "error": None},
+            "architecture": "arm64",
+            "image": {"identity": "sha256:aa", "architecture": "arm64", "size_bytes": 2 * GIB},
+            "containers": [],
+            "listeners": [],
+            "infiniband": True,
+            "boot_id": "b",
+        },
+        "model": {"path": "/srv/models/tiny", "weight_bytes": 20 * GIB},
+    }
+    base = copy.deepcopy(base)
+    for path, value in changes.items():
+        *way, last = path.split("__")
+        place: t.Any = base
+        for key in way:
+            place = place.setdefault(key, {})
+        place[last] = value
+    return _planner.Node(**base)
+
+
+def recipe(**overrides: t.Any) -> _recipe.Recipe:
+    return _recipe.parse(RECIPE, overrides)
+
+
+def make(nodes: list[_planner.Node], settings: _planner.Settings = SETTINGS, **overrides: t.Any) -> _planner.Plan:
+    return _planner.make(recipe(**overrides), nodes, settings)
+
+
+def running(plan: _planner.Plan, rank: int, **changes: t.Any) -> dict[str, t.Any]:
+    """What inference_info tells of a rank that a plan has started."""
+    request = plan.requests[rank]
+    return {
+        "name": _container.name("tiny", rank),
+        "deployment": "tiny",
+        "rank": rank,
+        "launch_id": "L1",
+        "running": True,
+        "exit_code": 0,
+        "oom_killed": False,
+        "started_at": "2026-11-29T10:00:00.5Z",
+        "spec": _container.public(request),
+        "spec_hash": _container.spec_hash(_container.public(request)),
+        **changes,
+    }
+
+
+def deployed(proof: dict[str, t.Any] | None = None, verdict: str | None = None, **second: t.Any) -> list[_planner.Node]:
+    """Two nodes on which a launch runs; changes are those of the worker's container."""
+    plan = make([node(1), node(2)])
+    answer = {"answered": True} if proof is None else proof
+    return [
+        node(1, info__containers=[running(plan, 0)], proof=answer, verdict=verdict),
+        node(2, info__containers=[running(plan, 1, **second)]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "head, workers, in_play, sentence",
+    [
+        (["a", "b"], ["c"], "abc", "The inventory's group 'head' has 2 hosts (a, b): put exactly one there, it becomes rank 0."),
+        ([], ["c"], "c", "The inventory's group 'head' has 0 hosts: put exactly one there, it becomes rank 0."),
+        (["a"], [], "a", "The inventory's group 'workers' has no host: put every node but the head there."),
+        (["a"], ["a"], "a", "The inventory's group 'workers' has no host: put every node but the head there."),
+        (
+            ["a"],
+            ["b", "c"],
+            "a",
+            "b and c are left out of this run, but a launch needs all its ranks (a, b, c): run it without --limit.",
+        ),
+    ],
+)
+def test_groups_that_will_not_do(head: list[str], workers: list[str], in_play: str, sentence: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        _planner.ranks(head, workers, in_play)
+    assert str(caught.value) == sentence
+
+
+def test_ranks_follow_the_inventory() -> None:
+    assert _planner.ranks(["b"], ["c", "a"], "abc") == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    "size, nodes, gpus, right",
+    [(2, 2, None, True), (2, 2, 1, True), (4, 2, 1, False), (4, 2, 2, True), (3, 2, 1, False), (1, 2, 1, False), (1, 2, None, False)],
+)
+def test_the_parallel_size_must_fit_the_nodes(size: int, nodes: int, gpus: int | None, right: bool) -> None:
+    problem = _planner.topology_problem(dataclasses.replace(recipe(), tensor_parallel_size=size), nodes, gpus)
+    assert (problem is None) == right
+    assert right or f"tensor_parallel_size is {size}" in str(problem)
+
+
+def test_a_first_launch_is_planned_with_each_nodes_own_environment() -> None:
+    plan = make([node(1), node(2, environment={"GLOO_SOCKET_IFNAME": "enp1s0f1np1"})])
+    assert (plan.action, plan.problems, plan.launch_id) == ("start", [], "L2")
+    head, worker = (_container.options(request) for request in plan.requests)
+    assert head["env"]["GLOO_SOCKET_IFNAME"] == "enp1s0f0np0"
+    assert worker["env"]["GLOO_SOCKET_IFNAME"] == "enp1s0f1np1"
+    assert (head["env"]["VLLM_HOST_IP"], worker["env"]["VLLM_HOST_IP"]) == ("192.168.200.11", "192.168.200.12")
+    assert "--headless" in worker["command"] and "--headless" not in head["command"]
+    assert plan.endpoint == "http://10.1.230.11:8000/v1"
+    assert plan.arguments_checked == "vLLM 0.32.0"
+
+
+def test_a_healthy_deployment_is_left_alone() -> None:
+    plan = make(deployed())
+    assert (plan.action, plan.launch_id) == ("none", "L1")
+    assert plan.reasons == ["all ranks run as wanted and the head answered a request"]
+
+
+@pytest.mark.parametrize(
+    "nodes, overrides, reason",
+    [
+        (deployed(running=False, exit_code=137), {}, "rank 1 on spark2 has ended (exit code 137)"),
+        # A rank that crashed may exit 0.
+        (deployed(running=False, exit_code=0), {}, "rank 1 on spark2 has ended (exit code 0)"),
+        (deployed(running=False, oom_killed=True), {}, "rank 1 on spark2 has ended (killed by the kernel for memory)"),
+        (deployed(launch_id="L0"), {}, "the ranks are of different launches"),
+        # The head's /health stays 200 when its worker is dead: only the answer counts.
+        (deployed(proof={"answered": False, "problem": "no answer"}), {}, "all ranks run, but no answer"),
+        (deployed(proof={"answered": False, "problem": "no answer"}, verdict="stalled"), {}, "all ranks run, but no answer"),
+        (
+            deployed(),
+            {"arguments": {"max-model-len": 1024}},
+            "rank 0 on spark1 was started with something else (--max-model-len: 512 -> 1024)",
+        ),
+        (deployed(name="tiny-rank7"), {}, "spark2 also has tiny-rank7, which is not its rank"),
+        (deployed(spec={}, spec_hash="x"), {}, "rank 1 on spark2 was started with something else"),
+    ],
+)
+def test_whatever_is_wrong_restarts_all_ranks_together(nodes: list[_planner.Node], overrides: dict, reason: str) -> None:
+    plan = make(nodes, **overrides)
+    assert (plan.action, plan.launch_id, plan.problems) == ("restart", "L2", [])
+    assert any(found.startswith(reason) for found in plan.reasons), plan.reasons
+
+
+def test_an_image_rebuilt_under_the_same_tag_restarts() -> None:
+    nodes = deployed()
+    nodes[0].info["image"]["identity"] = "sha256:bb"
+    plan = make(nodes)
+    assert plan.action == "restart"
+    assert "spark2: image_identity: sha256:aa -> sha256:bb" in plan.differences
+
+
+def test_a_changed_api_key_restarts_and_is_not_shown() -> None:
+    plan = make(deployed(), dataclasses.replace(SETTINGS, api_key="another-secret"))
+    assert plan.action == "restart"
+    assert "another-secret" not in repr(plan.differences + plan.reasons + _screen.screen(plan))
+
+
+def test_a_launch_that_is_still_starting_is_watched_not_restarted() -> None:
+    plan = make(deployed(proof={"answered": False, "problem": "refused"}, verdict="starting"))
+    assert (plan.action, plan.launch_id) == ("watch", "L1")
+
+
+def test_one_rank_left_is_no_deployment() -> None:
+    nodes = deployed()
+    plan = make([node(1), nodes[1]])
+    assert plan.action == "restart"
+    assert plan.reasons == ["rank 0 is missing on spark1", "all ranks run, but the head was not asked"][:1]
+
+
+@pytest.mark.parametrize(
+    "changes, sentence",
+    [
+        (
+            {"info__docker": {"reachable": False, "error": "Docker does not answer on /var/run/docker.sock: refused."}},
+            "spark2: Docker does not answer on /var/run/docker.sock: refused. Start it there (sudo systemctl start docker) and run this again.",
+        ),
+        ({"fabric": {}}, "spark2 has no address on the fabric: give its interface one in fabric_cidr, or set fabric_address."),
+        (
+            {"info__image": {"identity": "x", "architecture": "amd64", "size_bytes": 1}},
+            "spark2: the image vllm:1 is for amd64, the node is arm64: build or pull it for the node's architecture.",
+        ),
+        (
+            {
+                "memory__available_bytes": 5 * GIB,
+                "memory__processes": [{"pid": 7, "name": "python3", "used_bytes": 100 * GIB, "container": {"name": "embeddings", "image": "tei:1"}}],
+            },
+            "spark2 has 5.0 GiB of 121.0 GiB available, but its rank needs 10.0 GiB for the weights alone: "
+            "container embeddings (tei:1) holds 100.0 GiB; stop it first.",
+        ),
+        (
+            {"memory__total_bytes": 8 * GIB},
+            "spark2 has 8.0 GiB of memory, but its rank needs 10.0 GiB for the weights alone: take more nodes or a smaller model.",
+        ),
+    ],
+)
+def test_a_node_that_will_not_do_is_refused_in_one_sentence(changes: dict[str, t.Any], sentence: str) -> None:
+    assert make([node(1), node(2, **changes)]).problems == [sentence]
+
+
+def test_a_rank_that_runs_may_hold_the_memory() -> None:
+    nodes = deployed()
+    nodes[1].memory["available_bytes"] = 1 * GIB
+    assert make(nodes).action == "none"
+
+
+def test_a_port_of_somebody_else_is_refused() -> None:
+    listener = {"port": 8000, "pid": 4, "process": "python3", "container": "other"}
+    plan = make([node(1, info__listeners=[listener]), node(2)])
+    assert plan.problems == ["Port 8000 on spark1 is taken by container other: stop it, or set another port."]
+    nodes = deployed(running=False)
+    nodes[0].info["listeners"] = [{**listener, "container": "tiny-rank0"}]
+    assert make(nodes).problems == []
+
+
+def test_an_argument_that_the_image_refuses_stops_the_plan() -> None:
+    plan = make(deployed(), arguments={"max-model-lenn": 1})
+    assert plan.problems == ["--max-model-lenn is not an option of vLLM 0.32.0: the nearest that it has is --max-model-len."]
+
+
+def test_an_option_that_can_not_be_turned_off_is_refused() -> None:
+    plan = make([node(1), node(2)], engine="sglang", arguments={"trust-remote-code": False})
+    assert plan.problems == ["--trust-remote-code: false: the engine has no option to turn it off; leave it out or set it to null."]
+
+
+def test_what_was_not_measured_is_told_as_assumed() -> None:
+    nodes = [node(1, info__image=None, memory={}, model={}), node(2, memory={}, model={})]
+    plan = make(nodes, dataclasses.replace(SETTINGS, parser=None))
+    assert plan.assumed == [
+        "one GPU a node: none was seen",
+        "the image vllm:1 is not on spark1 yet: its content and options are unknown",
+        "the arguments are valid: no image could be asked",
+        "the model fits: the size of its weights is not known",
+    ]
+
+
+def test_an_api_open_to_everybody_is_told() -> None:
+    plan = make([node(1), node(2)], dataclasses.replace(SETTINGS, api_key=None))
+    assert plan.notes == ["the API is open to everybody who reaches the head: tp_launch_api_key or tp_launch_listen_address closes it"]
+    assert make([node(1), node(2)]).notes == []
+
+
+def test_the_screen_shows_all_that_matters() -> None:
+    nodes = deployed(running=False, exit_code=137)
+    nodes[1].info["image"]["identity"] = "sha256:old"
+    text = "\n".join(_screen.screen(make(nodes)))
+    for part in (
+        "Plan for tiny: org/tiny by vLLM, tensor parallel size 2 over 2 nodes",
+        "0     spark1  192.168.200.11  enp1s0f0np0  rocep1s0f0   110.0 GiB of 121.0 GiB  runs since 2026-11-29T10:00:00Z",
+        "1     spark2  192.168.200.12  enp1s0f0np0  rocep1s0f0   110.0 GiB of 121.0 GiB  ended (137)",
+        "/srv/models/tiny: 20.0 GiB of weights, 10.0 GiB a rank",
+        "vllm:1: 2.0 GiB on spark1, goes to spark2",
+        "2 in the recipe, checked by the parser of vLLM 0.32.0",
+        "action     stop all ranks, then start all ranks, workers first",
+        "because    rank 1 on spark2 has ended (exit code 137)",
+    ):
+        assert part in text, text
