@@ -78,9 +78,7 @@ class ActionModule(ActionBase):
         except _Failed as error:
             return {"failed": True, "changed": False, "msg": error.message}
         except TimeoutError as error:
-            hint = (
-                "all nodes of the play must run this task at the same time, so no `when`, `throttle` or `until` on it"
-            )
+            hint = "all nodes of the play must run this task at the same time, so no `when`, `throttle` or `until` on it"
             return {"failed": True, "changed": False, "msg": f"Image {self.image}: {error}; {hint}."}
 
     def _sync(self, hosts: list[str]) -> dict[str, t.Any]:
@@ -198,7 +196,8 @@ class ActionModule(ActionBase):
         if done.get("whole"):
             result["actions"].append("fetch all layers, as this Docker could not use the ones it has")
         sent = result["bytes_sent"]
-        figures = f"{amount(sent)} in {result['seconds']:.1f} s, {result['throughput_mb_s']} MB/s" if sent else "tagged"
+        seconds = max(result["seconds"], 0.001)
+        figures = f"{amount(sent)} in {seconds:.1f} s ({amount(sent / seconds)}/s)" if sent else "tagged"
         self._say(f"image {self.image}: {figures}, verified")
         return result
 

@@ -19,8 +19,7 @@ import hashlib
 import json
 import typing as t
 
-# The fields of the OCI image configuration that reach a container. Docker adds Healthcheck, OnBuild and Shell, but the
-# containerd store of older engines doesn't report them, so that equal images would look different.
+# The fields of the configuration that reach a container; the last three are Docker's own additions to the OCI's.
 CONFIG_FIELDS = (
     "User",
     "ExposedPorts",
@@ -31,6 +30,9 @@ CONFIG_FIELDS = (
     "WorkingDir",
     "Labels",
     "StopSignal",
+    "Healthcheck",
+    "OnBuild",
+    "Shell",
 )
 
 
@@ -77,6 +79,19 @@ def chain_ids(layers: t.Iterable[str]) -> t.List[str]:
             layer = "sha256:" + hashlib.sha256(f"{chain[-1]} {layer}".encode("ascii")).hexdigest()
         chain.append(layer)
     return chain
+
+
+def usable_chains(layers: t.Sequence[str], has_blob: t.Callable[[str], bool]) -> t.List[str]:
+    """The chain ids of those layers, from the base upwards, that another image may be built on without sending them.
+
+    :param has_blob: whether the store has content with this digest. The containerd store keeps a layer as it came, most
+        often compressed and so under another digest than the diff id. It takes an archive that lacks such a layer without
+        complaint, and C(docker save) of the loaded image then lacks it too, without an error (Docker 26.1).
+    """
+    count = 0
+    while count < len(layers) and has_blob(layers[count]):
+        count += 1
+    return chain_ids(layers[:count])
 
 
 def common_layers(layers: t.Sequence[str], known_chains: t.Iterable[str]) -> int:

@@ -15,6 +15,7 @@ description:
 author: The sparkstack.inference developers (@sparkstack)
 extends_documentation_fragment:
   - sparkstack.inference.attributes
+  - sparkstack.inference.attributes.actiongroup_spark
 attributes:
   check_mode:
     support: partial
@@ -148,7 +149,7 @@ known:
   returned: O(operation=inspect)
   type: dict
 chains:
-  description: The chain ids of all layers of all images of this node.
+  description: The chain ids of all layers of this node's images on which another image can be built.
   returned: O(operation=inspect)
   type: list
   elements: str
@@ -175,6 +176,7 @@ served:
   elements: dict
 """
 
+import os
 import time
 import typing as t
 from urllib.parse import quote
@@ -187,9 +189,9 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api i
     DockerUnreachable,
 )
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import (
-    chain_ids,
     identity,
     needless,
+    usable_chains,
     with_tag,
 )
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_stream import (
@@ -235,6 +237,7 @@ class ImageTransfer:
 
     def inspect(self) -> t.Dict[str, t.Any]:
         version = self.docker.get("/version")
+        has_blob = self._content()
         known: t.Dict[str, str] = {}
         chains: t.Set[str] = set()
         for entry in self.docker.get("/images/json"):
@@ -243,13 +246,26 @@ class ImageTransfer:
                 continue
             mark = identity(inspection)
             known[mark["digest"]] = entry["Id"]
-            chains.update(chain_ids(mark["layers"]))
+            chains.update(usable_chains(mark["layers"], has_blob))
         try:
             port = free_port(self.params["address"])
         except OSError:
             port = 0
         daemon = {"architecture": version["Arch"], "os": version["Os"], "version": version["Version"]}
         return dict(self.view(), daemon=daemon, known=known, chains=sorted(chains), free_port=port)
+
+    def _content(self) -> t.Callable[[str], bool]:
+        """Tells whether the daemon has a layer by its diff id.
+
+        The graph drivers know every layer by it. The containerd store doesn't say, so that its folder is looked at; where
+        this user may not do that, all layers count as missing.
+        """
+        info = self.docker.get("/info")
+        if not any("containerd.snapshotter" in value for _key, value in info.get("DriverStatus") or []):
+            return lambda digest: True
+        roots = ("/var/lib/containerd", os.path.join(info.get("DockerRootDir", "/var/lib/docker"), "containerd/daemon"))
+        folders = [os.path.join(root, "io.containerd.content.v1.content/blobs") for root in roots]
+        return lambda digest: any(os.path.exists(os.path.join(folder, *digest.split(":"))) for folder in folders)
 
     def tag(self) -> t.Dict[str, t.Any]:
         repository, tag = with_tag(self.image)
