@@ -10,7 +10,37 @@ BIN := $(abspath $(VENV))/bin
 export ANSIBLE_COLLECTIONS_PATH := $(abspath build/collections)
 export LC_ALL := C.UTF-8
 
-.PHONY: venv venv-lab collection src clean
+.PHONY: demo test lint unit integration lab-tests bench faults venv venv-lab collection lab engine clean
+
+# The whole path on two nodes of this machine: nothing to a printed completion.
+demo: collection engine
+	$(BIN)/ansible-playbook deploy_qwen.yml -i "$$(tests/lab/lab inventory)" $(ARGS)
+
+# Everything: lint, documentation, units, the built artifact, and the real thing on the lab's nodes.
+test: lint unit lab-tests
+
+lint: venv collection
+	tests/lint.sh
+
+unit: venv
+	$(BIN)/pytest tests/unit
+
+lab-tests: venv collection engine
+	$(BIN)/pytest tests/lab tests/integration
+
+bench: venv collection
+	@set -o pipefail; for bench in tests/benchmarks/bench_*.py; do $(BIN)/python "$$bench"; done | tee build/bench.log | { grep -v '^figure ' || test $$? = 1; }
+	@grep '^figure ' build/bench.log
+
+faults: venv collection engine
+	$(BIN)/python tests/lab/faults.py
+
+lab: $(VENV)/.done-lab
+	@tests/lab/lab deps
+	@tests/lab/lab up
+
+engine: lab
+	@tests/lab/engine/install
 
 venv: $(VENV)/.done
 venv-lab: $(VENV)/.done-lab

@@ -1,0 +1,122 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Runs playbooks and the lab's tool for the tests, and reads what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import time
+import typing as t
+from dataclasses import dataclass, field
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = ROOT / ".venv" / "bin"
+LAB = ROOT / "tests" / "lab" / "lab"
+DEPLOYMENT = "tiny-qwen3-moe"
+RANKS = {"spark1": f"{DEPLOYMENT}-rank0", "spark2": f"{DEPLOYMENT}-rank1"}
+
+_RECAP = re.compile(r"^(\S+)\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
+
+
+@dataclass
+class Play:
+    """How a run of ansible-playbook went. Times in seconds."""
+
+    code: int
+    output: str
+    seconds: float
+    changed: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The output with its line breaks and YAML's quotes folded away, to look for a sentence in."""
+        return re.sub(r"\s+", " ", self.output.replace("''", "'").replace('\\"', '"'))
+
+
+def environment() -> dict[str, str]:
+    """The environment of a user who installed the checkout's collection."""
+    return {
+        **os.environ,
+        "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "build" / "collections"),
+        "ANSIBLE_NOCOLOR": "1",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+def inventory() -> str:
+    """The path of the lab's inventory."""
+    return lab("inventory").strip()
+
+
+def playbook(name: str, *arguments: str, extra: t.Mapping[str, t.Any] | None = None, hosts: str | None = None) -> Play:
+    """Run a playbook of the checkout on the lab.
+
+    :param extra: extra variables. :param hosts: another inventory than the lab's.
+    """
+    command = [str(BIN / "ansible-playbook"), name, "-i", hosts or inventory(), *arguments]
+    if extra:
+        command += ["-e", json.dumps(extra)]
+    begin = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=600, check=False)
+    output = done.stdout + done.stderr
+    recap = _RECAP.findall(output)
+    return Play(
+        code=done.returncode,
+        output=output,
+        seconds=time.monotonic() - begin,
+        changed={host: int(changed) for host, _ok, changed, _unreachable, _failed in recap},
+        failed={host: int(failed) for host, _ok, _changed, _unreachable, failed in recap},
+    )
+
+
+def lab(*words: str) -> str:
+    """Run the lab's tool; its failure is the test's."""
+    done = subprocess.run([str(LAB), *words], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, f"lab {' '.join(words)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def node(name: str, command: str) -> str:
+    """The output of a command on a node."""
+    return lab("shell", name, command)
+
+
+def containers(name: str) -> dict[str, dict[str, t.Any]]:
+    """The containers of a node by name: its inspection in short."""
+    ids = node(name, "docker ps --all --quiet").split()
+    if not ids:
+        return {}
+    found = json.loads(node(name, f"docker inspect {' '.join(ids)}"))
+    return {
+        entry["Name"].lstrip("/"): {
+            "id": entry["Id"],
+            "running": entry["State"]["Running"],
+            "started": entry["State"]["StartedAt"],
+            "labels": entry["Config"]["Labels"],
+            "host": entry["HostConfig"],
+            "config": entry["Config"],
+        }
+        for entry in found
+    }
+
+
+def ranks() -> dict[str, dict[str, t.Any]]:
+    """The deployment's containers by node."""
+    return {name: containers(name)[rank] for name, rank in RANKS.items()}
+
+
+def footprint() -> dict[str, str]:
+    """All that a deployment could leave on the nodes: containers, images, and the files of a few places."""
+    look = (
+        "docker ps -a --no-trunc --format '{{.ID}} {{.Status}}' | sed 's/ seconds\\| minutes\\| hours//; s/[0-9]* *ago//; s/Up .*/Up/' | sort;"
+        "docker images --no-trunc --quiet | sort;"
+        "find /var/cache /var/lib/sparkstack /etc/sparkstack /etc/sysctl.d /etc/security /srv -printf '%p %s %T@ %m %u\\n' 2>/dev/null | sort"
+    )
+    return {name: node(name, look) for name in RANKS}

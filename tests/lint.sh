@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Style, types, documentation, licences and the artifact. Called by `make lint`, with the virtual environment in place.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=$PWD/.venv/bin
+run() {
+    printf '%s\n' "lint: $1"
+    shift
+    local log
+    log=$("$@" 2>&1) || { printf '%s\n' "$log"; exit 1; }
+}
+source=build/src/ansible_collections/sparkstack/inference
+mkdir -p "$(dirname "$source")"
+[ -L "$source" ] || ln -s "$PWD" "$source"
+export PATH="$bin:$PATH" ANSIBLE_COLLECTIONS_PATH="$PWD/build/collections"
+
+run 'ruff' "$bin/ruff" check .
+run 'ruff format' "$bin/ruff" format --check .
+run 'mypy' "$bin/mypy" "$source/plugins"
+run 'yamllint' "$bin/yamllint" --strict .
+run 'licences (reuse)' "$bin/reuse" lint
+run 'changelog' "$bin/antsibull-changelog" lint
+run 'documentation' "$bin/antsibull-docs" lint-collection-docs --plugin-docs --validate-collection-refs=dependent build/collections/ansible_collections/sparkstack/inference
+run 'ansible-doc' "$bin/ansible-doc" --type module --json --list sparkstack.inference
+for module in plugins/modules/*.py; do
+    run "ansible-doc $(basename "$module" .py)" "$bin/ansible-doc" --type module "sparkstack.inference.$(basename "$module" .py)"
+done
+for playbook in deploy_qwen.yml playbooks/*.yml; do
+    run "syntax of $playbook" "$bin/ansible-playbook" --syntax-check --inventory sparks.ini "$playbook"
+done
+run 'ansible-lint (production)' "$bin/ansible-lint" --offline
+run 'artifact' "$bin/ansible-galaxy" collection build --force --output-path build
