@@ -110,11 +110,11 @@ class ActionModule(ActionBase):
             self._end(result, args, present["containers"])
         return result
 
-    def _module(self, name: str, **args: t.Any) -> dict[str, t.Any]:
+    def _module(self, module: str, /, **args: t.Any) -> dict[str, t.Any]:
         """Run a module on the node; its failure is this task's."""
-        outcome: dict[str, t.Any] = self._execute_module(module_name=name, module_args=args, task_vars=self._vars)
+        outcome: dict[str, t.Any] = self._execute_module(module_name=module, module_args=args, task_vars=self._vars)
         if outcome.get("failed"):
-            raise AnsibleActionFail(f"{name}: {outcome.get('msg', 'failed')}", result={"stderr": outcome.get("module_stderr", "")})
+            raise AnsibleActionFail(f"{module}: {outcome.get('msg', 'failed')}", result={"stderr": outcome.get("module_stderr", "")})
         return outcome
 
     def _end(self, result: dict[str, t.Any], args: dict[str, t.Any], present: list[dict[str, t.Any]]) -> None:

@@ -78,7 +78,7 @@ class ActionModule(ActionBase):
         _validation, args = self.validate_argument_spec(argument_spec=ARGUMENTS)
         try:
             hosts = _planner.ranks(args["head"], args["workers"], task_vars.get("ansible_play_hosts_all", []))
-            recipe = self._recipe(args, task_vars)
+            recipe = self._read(args, task_vars)
         except (ValueError, _recipe.RecipeError) as error:
             raise AnsibleActionFail(str(error)) from error
         problem = _planner.topology_problem(recipe, len(hosts))
@@ -90,7 +90,7 @@ class ActionModule(ActionBase):
         result.update(changed=False, plan=plan)
         return result
 
-    def _recipe(self, args: dict[str, t.Any], task_vars: dict[str, t.Any]) -> _recipe.Recipe:
+    def _read(self, args: dict[str, t.Any], task_vars: dict[str, t.Any]) -> _recipe.Recipe:
         if not isinstance(args["recipe"], str):
             return _recipe.parse(args["recipe"], args["overrides"])
         beside = [os.getcwd(), task_vars.get("inventory_dir"), task_vars.get("playbook_dir")]

@@ -47,7 +47,7 @@ def listeners(ports: t.Sequence[int], proc: str = "/proc") -> t.List[t.Dict[str,
         text = _read(os.path.join(proc, "net", table))
         if text:
             sockets.update(parse(text, ports))
-    found = {port: {"port": port, "pid": None, "process": None, "container": None} for port in sockets.values()}
+    found: t.Dict[int, t.Dict[str, t.Any]] = {port: {"port": port, "pid": None, "process": None, "container": None} for port in sockets.values()}
     if not sockets:
         return []
     for pid in os.listdir(proc):

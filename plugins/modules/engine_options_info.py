@@ -165,8 +165,8 @@ def main() -> None:
     engine = _engines.get(params["engine"])
     api = DockerAPI(params["docker_socket"], timeout=params["timeout"])
     try:
-        inspection = api.image(params["image"])
-        if inspection is None:
+        inspection = api.image(params["image"]) or {}
+        if not inspection:
             module.exit_json(
                 changed=False, parser=None, cached=False, problem="The image {image} is not on this node.".format(**params)
             )
@@ -178,8 +178,8 @@ def main() -> None:
         code, output = ask(api, params, engine.launch.parser_source)
     except DockerError as error:
         module.exit_json(changed=False, parser=None, cached=False, problem=str(error))
-    line = read_description(output, OPTIONS_MARK)
-    if line is None:
+    line = read_description(output, OPTIONS_MARK) or ""
+    if not line:
         tail = " / ".join(text.strip() for text in output.strip().splitlines()[-3:])
         module.exit_json(
             changed=False,

@@ -55,7 +55,7 @@ class Recipe:
 
 
 # Key to (type, what it is to be in words). A trailing ! marks a key that must be there.
-_TOP = {
+_TOP: dict[str, tuple[type, str]] = {
     "name!": (str, "a text"),
     "description": (str, "a text"),
     "model!": (dict, "a mapping"),
@@ -68,7 +68,7 @@ _TOP = {
     "timeouts": (dict, "a mapping"),
     "proof": (dict, "a mapping"),
 }
-_PARTS = {
+_PARTS: dict[str, dict[str, tuple[type, str]]] = {
     "model": {
         "path!": (str, "a text"),
         "id": (str, "a text"),
@@ -79,7 +79,7 @@ _PARTS = {
     "timeouts": {"ready": (int, "a whole number")},
     "proof": {"prompt": (str, "a text"), "max_tokens": (int, "a whole number"), "timeout": (int, "a whole number")},
 }
-_ENGINE = {"image!": (str, "a text"), "arguments": (dict, "a mapping"), "environment": (dict, "a mapping")}
+_ENGINE: dict[str, tuple[type, str]] = {"image!": (str, "a text"), "arguments": (dict, "a mapping"), "environment": (dict, "a mapping")}
 _OVERRIDES = ("engine", "image", "model_path", "served_name", "port", "rendezvous_port", "arguments", "environment")
 
 # Docker's own rule for a container's name, less what would not do in a file's name; room for "-rank0" is left.
