@@ -20,12 +20,10 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 # What collectors put before a line: `docker logs -t` and `kubectl logs --timestamps` ("2026-11-29T22:42:04.123Z "), CRI
 # files (".. stdout F "), docker compose ("head-1  | "), `kubectl logs --prefix` ("[pod/x/y] "), journald.
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)) (?:std(?:out|err) [FP] )?")
-_COLLECTOR = re.compile(
-    r"[A-Za-z0-9][\w.-]* +\| ?|\[pod/[^\]]+\] |[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w./-]+\[\d+\]: "
-)
+_COLLECTOR = re.compile(r"[A-Za-z0-9][\w.-]* +\| ?|\[pod/[^\]]+\] |[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w./-]+\[\d+\]: ")
 # "(Worker_TP0 pid=25763) ", "(RayWorkerProc pid=17722, ip=192.168.200.12) ", "(pid=17654) ".
 _PROCESS = re.compile(r"(?:\((?:[\w ./:-]+ )?(?:rank=\d+ )?pid=\d+[^()]*\) ?)+")
-_LOGGER = re.compile("|".join("(?:{0})".format(prefix) for prefix in [e.log.prefix for e in ENGINES.values()] + list(PREFIXES)))
+_LOGGER = re.compile("|".join(f"(?:{prefix})" for prefix in [e.log.prefix for e in ENGINES.values()] + list(PREFIXES)))
 _TIME = re.compile(
     r"(?P<year>\d{4})-(?P<mon>\d\d)-(?P<day>\d\d)[T ](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<frac>\d+))?(?P<zone>Z|[+-]\d\d:?\d\d)?"
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<mon2>\d\d)-(?P<day2>\d\d) (?P<time2>\d\d:\d\d:\d\d)(?:\.(?P<frac2>\d+))?"
@@ -147,9 +145,7 @@ def seconds(text: str, year: int) -> t.Optional[float]:
     group = found.groupdict()
     month, day, clock, fraction = (group[k] or group[k + "2"] or group[k + "3"] for k in ("mon", "day", "time", "frac"))
     try:
-        moment = datetime.strptime(
-            "{0}-{1}-{2} {3}".format(group["year"] or year, month, day, clock), "%Y-%m-%d %H:%M:%S"
-        ).replace(tzinfo=timezone.utc)
+        moment = datetime.strptime("{0}-{1}-{2} {3}".format(group["year"] or year, month, day, clock), "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
     except ValueError:
         return None
     zone = group["zone"]

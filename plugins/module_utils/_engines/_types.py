@@ -109,8 +109,9 @@ class Signature:
     kind: str = "cause"
     pattern: str = ""
     """A regular expression that must be found in the line as well; the values of its named groups are kept."""
-    line: bool = False
-    """It counts in any line; otherwise only as the text of an exception."""
+    line: t.Union[bool, str] = False
+    """It counts in any line; otherwise only as the text of an exception. A string is a shorter text that every such line
+    holds and that other rows share: the log is searched through once for all of them."""
     remedy: str = ""
     """Stands in for the cause's own remedy."""
 

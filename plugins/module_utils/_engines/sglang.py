@@ -12,7 +12,14 @@ import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._argv import CACHE, render
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._parser import DUMP
-from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Engine, Launch, RankSpec
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import (
+    Engine,
+    Launch,
+    Log,
+    RankSpec,
+)
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Marker as M
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Signature as S
 
 # How it is started.
 
@@ -82,4 +89,81 @@ dump(parser, __version__)
     api_key_variable="SGLANG_API_KEY",
 )
 
-ENGINE = Engine(name="sglang", title="SGLang", launch=LAUNCH)
+# How its log reads: 0.4 to 0.5.23, from the wheels' own sources and from runs of 0.5.17 on two nodes.
+
+_KV_ROOM = "Raise mem-fraction-static if {node} really has the memory free; else free some, or take a smaller model or more nodes."
+_MEM = r"avail mem=(?P<available_gb>[\d.]+)"
+_ENDS = r"elapsed=(?P<init_seconds>[\d.]+) s|mem usage=(?P<used_gb>-?[\d.]+)"
+_WEIGHTS = r"elapsed=(?P<load_seconds>[\d.]+) s|avail mem=(?P<available_gb>[\d.]+)|mem usage=(?P<used_gb>-?[\d.]+)"
+_KV = r"#tokens: (?P<tokens>\d+)|K size: (?P<k_gb>[\d.]+)|V size: (?P<v_gb>[\d.]+)|KV size: (?P<kv_gb>[\d.]+)"
+_CAPTURE = r"Capture (?P<capture>(?:\w+ )?(?:prefill|decode|verify|extend)) CUDA graph|avail mem=(?P<available_gb>[\d.]+)"
+
+# fmt: off
+LOG = Log(
+    # "[2026-11-29 22:42:44 TP0] ", with SGLANG_LOG_MS "[2026-11-29 22:42:44.123 DP0 TP1 EP1] ".
+    prefix=r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: [A-Z_]+\d+)*\] ",
+    markers=(
+        M("parse_args", "server_args=ServerArgs(", start=True),
+        M("init_dist", "Init torch distributed begin"),
+        M("init_dist", "Init parallel begin"),
+        M("init_dist", "sglang is using nccl==", r"nccl==(?P<nccl>[\d.]+)"),
+        M("create_runner", "Init torch distributed ends", _ENDS, of="init_dist"),
+        M("create_runner", "Init parallel ends", _ENDS, of="init_dist"),
+        M("create_runner", "Memory baseline taken", r"mem usage=(?P<used_gb>-?[\d.]+)"),
+        M("load_weights", "Load weight begin", _MEM),
+        M("kv_cache", "Load weight end", _WEIGHTS, of="load_weights"),
+        M("kv_cache", "KV Cache is allocated", _KV),
+        M("kv_cache", "KV cache allocated", _KV),
+        M("kv_cache", "Mamba Cache is allocated", r"max_mamba_cache_size: (?P<mamba_slots>\d+)"),
+        M("kv_cache", "Memory pool end", _MEM),
+        M("graph_capture", "Capture cuda graph begin", _MEM),
+        M("graph_capture", "CUDA graph begin", _CAPTURE),
+        M("graph_capture", "Capture cuda graph end", r"Time elapsed: (?P<capture_seconds>[\d.]+)"),
+        M("graph_capture", "CUDA graph end", r"elapsed=(?P<capture_seconds>[\d.]+)|avail mem=(?P<available_gb>[\d.]+)"),
+        M("engine_ready", "max_total_num_tokens=", r"max_total_num_tokens=(?P<tokens>\d+)"),
+        M("engine_ready", "Engine startup timings", r"tokenizer_e2e=(?P<start_seconds>[\d.]+)"),
+        M("engine_ready", "Dummy health check server started"),
+        M("http_warmup", "Uvicorn running on"),
+        M("http_warmup", "Started server process"),
+        M("ready", "The server is fired up and ready to roll"),
+    ),
+    signatures=(
+        S("noise", "Received sigquit from a child process", "wrapper", line=True),
+        S("noise", "Initialization failed. Please see the error messages above", "wrapper"),
+        S("noise", "Capture cuda graph failed", "wrapper", pattern=r"failed:\s*$"),
+        # Follows whenever the scheduler ended, for whatever reason.
+        S("noise", "'NoneType' object has no attribute 'server_args'", "noise"),
+        S("noise", "SIGTERM received", "stop", line="SIGTERM"),
+        S("oom", "Loaded weights leave no GPU memory for the KV cache", remedy=_KV_ROOM),
+        S("oom", "Not enough memory. Please try to increase --mem-fraction-static", remedy=_KV_ROOM),
+        S("oom", "scheduler died during initialization", "death", pattern=r"exit code: -9"),
+        S("worker_died", "scheduler died during initialization", "death"),
+        S("memory_unbalanced", "The memory capacity is unbalanced", "relay",
+          r"pre_model_load_memory=(?P<least_gb>[\d.]+), local_gpu_memory=(?P<local_gb>[\d.]+)"),
+        S("memory_unbalanced", "Disabling auto-selected prefill CUDA graph", "soft", r"only (?P<free_gb>[\d.]+) GiB", line=True),
+        S("peer_exited", "could finish the model loading, but there are other ranks", "peer"),
+        S("bad_flag", "does not support [", pattern=r"--[\w-]+ does not support \["),
+        S("port_in_use", "Port is already in use. dist_init_port="),
+        S("capture_failed", "Capture cuda graph failed"),
+        S("capture_failed", "Piecewise CUDA Graph failed with error"),
+        S("watchdog", "Scheduler watchdog timeout (", line="atchdog", pattern=r"soft=False|^(?!.*soft=)"),
+        S("watchdog", "Watchdog timeout (self.watchdog_timeout", line="atchdog"),
+        S("peer_exited", "Scheduler or DataParallelController", "peer", r"terminated with 0\b", line=True),
+        S("worker_died", "Scheduler or DataParallelController", "death", r"terminated with (?P<code>-?\d+)", line=True),
+        S("worker_died", "scheduler is dead. Please check", "death", line=True),
+        S("worker_died", "crashed with exit code", "death", r"Subprocess \S+ .*exit code (?P<code>-?\d+)", line=True),
+        S("unknown", "Initialization failed. warmup error", line=True),
+    ),
+    bars=("% Completed |", "Capturing "),
+    fatal=("hit an exception",),
+    claims={
+        "rank": r"\bnode_rank=(\d+)",
+        "ranks": r"\bnnodes=(\d+)",
+        "tensor_parallel": r"\btp_size=(\d+)",
+        "rendezvous": r"\bdist_init_addr='([^']+)'",
+    },
+    last_sign="engine_ready",
+)
+# fmt: on
+
+ENGINE = Engine(name="sglang", title="SGLang", launch=LAUNCH, log=LOG)

@@ -12,7 +12,14 @@ import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._argv import CACHE, render
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._parser import DUMP
-from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Engine, Launch, RankSpec
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import (
+    Engine,
+    Launch,
+    Log,
+    RankSpec,
+)
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Marker as M
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Signature as S
 
 # How it is started.
 
@@ -89,4 +96,86 @@ dump(make_arg_parser(FlexibleArgumentParser()), vllm.__version__)
     api_key_variable="VLLM_API_KEY",
 )
 
-ENGINE = Engine(name="vllm", title="vLLM", launch=LAUNCH)
+# How its log reads: 0.9 to 0.33, from the wheels' own sources and from runs of 0.32.0 on two nodes.
+
+_KV_ROOM = (
+    "Free memory on {node} (drop the page cache, stop other processes), or lower max-model-len or the KV cache asked for, "
+    "or raise gpu-memory-utilization."
+)
+_FREE = "Free memory on {node} (drop the page cache, stop other processes) or lower gpu-memory-utilization."
+_PLACEMENT = "Start Ray on every node with its fabric address (VLLM_HOST_IP), and compare `ray status` with the GPUs wanted."
+_CAPTURE = r"Capturing CUDA graphs \((?P<capture>[^)]+)\)"
+
+# fmt: off
+LOG = Log(
+    # "(Worker_TP0 pid=25763) INFO 11-29 22:16:01 [cpu_model_runner.py:68] "; the process stands apart, see _timeline.
+    prefix=r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? \[[^\]\s]+:\d+\] ?",
+    markers=(
+        M("parse_args", "non-default args:", start=True),
+        M("parse_args", "headless multiproc executor, with head node address", r"\(v(?P<version>[^)]+)\)", start=True),
+        M("parse_args", "vLLM API server version", r"version (?P<version>\S+)"),
+        M("parse_args", "Resolved architecture:", r"architecture: (?P<architecture>\w+)"),
+        M("parse_args", "Initializing a V1 LLM engine", r"\(v(?P<version>[^)]+)\)"),
+        M("init_dist", "DP group leader: node_rank="),
+        M("init_dist", "No current placement group found"),
+        M("init_dist", "distributed_init_method=", r"backend=(?P<backend>\w+)"),
+        M("init_dist", "vLLM is using nccl==", r"nccl==(?P<nccl>[\d.]+)"),
+        M("create_runner", "is assigned as DP rank"),
+        M("load_weights", "Starting to load model"),
+        M("load_weights", "Filesystem type for checkpoints", r"checkpoints: (?P<filesystem>\w+)|size: (?P<checkpoint_gib>[\d.]+)"),
+        M("load_weights", "Loading weights took", r"took (?P<load_seconds>[\d.]+)"),
+        M("kv_cache", "Model loading took", r"took (?P<used_gib>[\d.]+) Gi?B|and (?P<load_seconds>[\d.]+) seconds", of="load_weights"),
+        M("kv_cache", "Dynamo bytecode transform time"),
+        M("kv_cache", "torch.compile take", r"takes? (?P<compile_seconds>[\d.]+) s"),
+        M("kv_cache", "torch.compile took", r"took (?P<compile_seconds>[\d.]+) s"),
+        M("kv_cache", "Initial profiling/warmup run took", r"took (?P<profile_seconds>[\d.]+)"),
+        M("kv_cache", "Available KV cache memory", r"memory: (?P<available_gib>-?[\d.]+)"),
+        M("kv_cache", "GiB for KV cache on node", r"\((?P<kv_gib>[\d.]+)/(?P<total_gib>[\d.]+)\) GiB"),
+        M("kv_cache", "KV cache size:", r"size: (?P<tokens>[\d,]+) tokens"),
+        M("graph_capture", "Autotuning process starts"),
+        M("graph_capture", "Capturing CUDA graph", _CAPTURE),
+        M("graph_capture", "Graph capturing finished in", r"in (?P<capture_seconds>[\d.]+) secs?, took (?P<used_gib>-?[\d.]+)"),
+        M("engine_ready", "init engine (", r"took (?P<init_seconds>[\d.]+)"),
+        M("http_warmup", "Starting vLLM server on"),
+        M("http_warmup", "Starting vLLM API server"),
+        M("http_warmup", "Available routes are:"),
+        M("ready", "Application startup complete."),
+    ),
+    signatures=(
+        # Printed when idle as well.
+        S("noise", "No available shared memory broadcast block found", "noise", line=True),
+        S("noise", "WorkerProc initialization failed due to an exception", "wrapper"),
+        S("noise", "Engine core initialization failed", "wrapper"),
+        S("noise", "EngineDeadError", "wrapper"),
+        S("noise", "Parent process exited, terminating worker", "wrapper", line=True),
+        S("noise", "trigger received signal=SIGTERM", "stop", line="SIGTERM"),
+        S("oom", "Free memory on device", pattern=r"less than desired GPU memory utilization", remedy=_FREE),
+        S("oom", "No available memory for the cache blocks", remedy=_KV_ROOM),
+        S("oom", "To serve at least one request with the model's max seq len", remedy=_KV_ROOM),
+        S("oom", "on kv cache allocation is less than requested", "relay", r"Worker failed with error", remedy=_KV_ROOM),
+        S("oom", "on kv cache allocation is less than requested", remedy=_KV_ROOM),
+        S("unknown", "Worker failed with error", "relay", r"^(?!.*by peer)"),
+        S("rendezvous_timeout", "Waiting for creating a placement group of specs for", "soft", line=True, remedy=_PLACEMENT),
+        S("rendezvous_timeout", "Cannot provide a placement group requiring", "peer", remedy=_PLACEMENT),
+        S("driver", "Current node has no GPU available"),
+        S("bad_flag", "nnodes > 1 can only be set when"),
+        S("custom_allreduce_ipc", "custom_all_reduce.cuh", line=True, pattern=r"invalid resource handle"),
+        S("noise", "died unexpectedly", "noise", r"exit code: 0\)", line=True),
+        S("worker_died", "died unexpectedly", "death", r"RayWorkerProc rank=\[?(?P<rank>\d+)", line=True),
+        S("worker_died", "died unexpectedly", "death", r"Worker proc", line=True),
+        S("watchdog", "timed out", "peer", r"RPC call to \w+ timed out"),
+        S("bad_image", "InvalidCxxCompiler"),
+    ),
+    bars=("% Completed |", "Capturing CUDA graph"),
+    fatal=("hit an exception", "failed to start.", "encountered a fatal error"),
+    claims={
+        "rank": r"\bworld_size=\d+ rank=(\d+) ",
+        "ranks": r"\bworld_size=(\d+) rank=",
+        "rendezvous": r"\bdistributed_init_method=tcp://(\S+)",
+    },
+    last_sign="kv_cache",
+    elsewhere=("Ray runtime started.",),
+)
+# fmt: on
+
+ENGINE = Engine(name="vllm", title="vLLM", launch=LAUNCH, log=LOG)

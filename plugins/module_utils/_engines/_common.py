@@ -1,0 +1,157 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this module util is private to the collection: it can change at any time.
+
+"""What Python, torch, NCCL, Gloo, Ray and Docker print under every engine.
+
+To add a signature: one row here (or in the engine's own file) and one real excerpt in tests/unit/.../test_signatures.py.
+The first row that matches a line decides, so the narrower row stands first.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Signature as S
+
+PREFIXES: t.Tuple[str, ...] = (
+    # Ray's own logger: "2026-11-29 22:42:23,774	ERROR worker.py:439 -- ".
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\s+[A-Z]+ \S+ -- ",
+    # torch's C++ logger: "[rank1]:[W1129 22:51:50.928128280 TCPStore.cpp:125] ".
+    r"(?:\[rank\d+\]:)?\[[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ \S+:\d+\] ",
+    # uvicorn: "INFO:     Application startup complete.".
+    r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL): {2,}",
+)
+
+# These come before an engine has shown its first phase, or never.
+EARLY = frozenset(("wrong_image_arch", "bad_image", "driver", "bad_flag", "permission"))
+# These can still befall a rank that serves.
+LATE = frozenset(
+    ["oom", "ray_oom_kill", "ib_error", "nccl_error", "nccl_timeout", "peer_exited", "worker_died", "watchdog", "net_unreachable", "noise"]
+)
+
+_FLAG = "Correct or remove that option: it belongs to another engine or to another version of this one."
+_GLOO = (
+    "Set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME on {node} to the interface that carries its fabric address, "
+    "and let its host name resolve to that address and not to 127.x."
+)
+_DEVICES = "Give every node the same parallel sizes, and no more ranks to a node than it has GPUs."
+_SHARD = "Copy the model to {node} again and compare sizes and checksums with the other nodes: a file is cut or damaged."
+_KV = (
+    "Free memory on {node} or leave the engine more of it for the KV cache (its memory fraction), lower the context "
+    "length, or spread the model over more nodes."
+)
+
+# fmt: off
+SIGNATURES: t.Tuple[S, ...] = (
+    # Noise: printed by healthy ranks, or after the end.
+    S("noise", "KeyboardInterrupt", "stop"),
+    S("noise", "Exception ignored in", "noise", line=True),
+    S("noise", "destroy_process_group() was not called", "noise", line=True),
+    S("noise", "resource_tracker", "noise", line=True),
+    S("noise", "Too many open files`", "noise", line=True),
+    S("noise", "The hostname of the client socket cannot be retrieved", "noise", line=True),
+    S("noise", "Failed to check the \"should dump\" flag on TCPStore", "noise", line=True),
+    S("noise", "ActorHandleNotFoundError", "noise"),
+    S("noise", "ras/client_support.cc", "noise", line=True),
+    S("noise", "RayTaskError(", "wrapper"),
+    S("noise", "received SIGTERM", "stop", line="SIGTERM"),
+    # Memory.
+    S("ray_oom_kill", "ray.exceptions.OutOfMemoryError"),
+    S("ray_oom_kill", "killed due to the node running low on memory", line="killed due to"),
+    S("ray_oom_kill", "killed due to memory pressure (OOM)", line="killed due to"),
+    S("oom", "OutOfMemoryError: CUDA out of memory", pattern=r"CUDA|of which (?P<free>[\d.]+ \wiB) is free"),
+    S("oom", "CUDA error: out of memory"),
+    S("oom", "cudaErrorMemoryAllocation"),
+    S("oom", "CUDA out of memory"),
+    # The kernel's, not the container's: looked for in kernel messages only.
+    S("oom", "NV_ERR_NO_MEMORY"),
+    S("oom", "ut of memory: Killed process"),
+    S("oom", "oom-kill:constraint="),
+    S("oom", "NVML_ERROR_INSUFFICIENT_RESOURCES"),
+    S("oom", "DefaultCPUAllocator: can't allocate memory"),
+    S("oom", "MemoryError"),
+    # The command line and the image.
+    S("bad_flag", "error: unrecognized arguments:", line=True, remedy=_FLAG),
+    S("bad_flag", "error: argument ", line=True, pattern=r"error: argument .*: ", remedy=_FLAG),
+    S("bad_flag", "error: ambiguous option", line=True, remedy=_FLAG),
+    S("bad_flag", "error: the following arguments are required", line=True),
+    S("bad_flag", "CUDA error: invalid device ordinal", remedy=_DEVICES),
+    S("wrong_image_arch", "exec format error", line=True),
+    S("wrong_image_arch", "does not match the detected host platform", "soft", line=True),
+    S("bad_image", "executable file not found in $PATH", line=True),
+    S("bad_image", "No module named", pattern=r"ModuleNotFoundError"),
+    S("bad_image", "error while loading shared libraries", line="error while"),
+    S("unsupported_gpu_arch", "no kernel image is available for execution on the device"),
+    S("unsupported_gpu_arch", "Could not load any common_ops library"),
+    S("unsupported_gpu_arch", "Unsupported gpu arch"),
+    S("unsupported_gpu_arch", "PTXAS error"),
+    S("unsupported_gpu_arch", "ptxas fatal", line=True),
+    S("driver", "CUDA driver version is insufficient"),
+    S("driver", "forward compatibility was attempted on non supported HW"),
+    S("driver", "nvidia-container-cli:", line=True),
+    S("driver", "could not select device driver", line=True),
+    S("driver", "CUDA unknown error"),
+    S("driver", "No CUDA GPUs are available"),
+    S("driver", "Found no NVIDIA driver on your system"),
+    S("driver", "CUDA error: no CUDA-capable device is detected"),
+    # The model.
+    S("unsupported_arch", "Transformers does not recognize this architecture"),
+    S("unsupported_arch", "are not supported for now. Supported architectures"),
+    S("unsupported_arch", "object has no attribute", pattern=r"AttributeError: '\w*Config' object has no attribute"),
+    S("missing_weights", "Error while deserializing header", remedy=_SHARD),
+    S("missing_weights", "PytorchStreamReader failed", remedy=_SHARD),
+    S("missing_weights", "Repository Not Found"),
+    S("missing_weights", "RepositoryNotFoundError"),
+    S("missing_weights", "HFValidationError"),
+    S("missing_weights", "Repo id must be in the form"),
+    S("missing_weights", "LocalEntryNotFoundError"),
+    S("missing_weights", "Can't load the configuration"),
+    S("missing_weights", "Can't load tokenizer"),
+    S("missing_weights", "does not appear to have a file named"),
+    S("missing_weights", "Cannot find any model weights with"),
+    S("missing_weights", "couldn't connect to 'https://huggingface.co'"),
+    S("missing_weights", "FileNotFoundError", pattern=r"\.(?:safetensors|bin|pt|gguf|json|model)\b|[Mm]odel"),
+    S("permission", "PermissionError: [Errno 13]"),
+    S("permission", "permission denied", line=True, pattern=r"(?i)exec .*permission denied|OCI runtime"),
+    # Ports and names.
+    S("port_in_use", "The server socket has failed to listen on any local network address", pattern=r"server|port: (?P<port>\d+)"),
+    S("port_in_use", "error while attempting to bind on address", line="error while"),
+    S("port_in_use", "[Errno 98]"),
+    S("port_in_use", "EADDRINUSE"),
+    S("gloo_wrong_iface", "Unable to find address for:", remedy=_GLOO),
+    S("gloo_wrong_iface", "connectFullMesh failed", "relay", pattern=r"remote=\[?(?P<loopback>127\.[\d.]+)", remedy=_GLOO),
+    S("gloo_wrong_iface", "connectFullMesh failed", remedy=_GLOO),
+    S("net_unreachable", "no socket interface found", line="NCCL WARN"),
+    S("net_unreachable", "Name or service not known"),
+    S("net_unreachable", "Temporary failure in name resolution"),
+    # NCCL.
+    S("ib_error", "ibv_modify_qp failed", line="NCCL WARN"),
+    S("ib_error", "ibv_reg_mr", line="NCCL WARN", pattern=r"(?:failed|Cannot allocate)"),
+    S("ib_error", "Got completion from peer", line="NCCL WARN", pattern=r"with (?:error|status)"),
+    S("nccl_timeout", "Watchdog caught collective operation timeout", "peer", line="atchdog"),
+    S("nccl_timeout", "Timeout at NCCL work", "peer"),
+    S("peer_exited", "NCCL error: remote process exited or there was a network error", "peer"),
+    S("nccl_timeout", "detected by watchdog", "peer", line="atchdog", pattern=r"Exception \(either an error or timeout\)"),
+    S("nccl_error", "NCCL error:"),
+    S("nccl_error", "NCCL WARN", "soft", line=True),
+    # The others.
+    S("peer_exited", "Connection closed by peer", "peer", pattern=r"closed by peer(?: \[(?P<peer>[\d.a-fA-F:]+)\])?"),
+    S("peer_exited", "Connection reset by peer", "peer", pattern=r"(?:\[(?P<peer>[\d.a-fA-F:]+)\]:\d+: )?Connection reset"),
+    S("peer_exited", "recvValue failed on SocketImpl", "soft", line="[c10d]"),
+    S("peer_exited", "sendBytes failed on SocketImpl", "soft", line="[c10d]"),
+    S("peer_exited", "Broken pipe", "peer"),
+    S("rendezvous_timeout", "clients joined", "peer", pattern=r"(?P<joined>\d+)/(?P<wanted>\d+) clients joined"),
+    S("net_unreachable", "No route to host", "soft", line="[c10d]", pattern=r"\[c10d\]"),
+    S("net_unreachable", "Network is unreachable", "soft", line="[c10d]", pattern=r"\[c10d\]"),
+    S("net_unreachable", "No route to host", "peer"),
+    S("net_unreachable", "Network is unreachable", "peer"),
+    S("rendezvous_timeout", "The client socket has timed out after", "soft", line="[c10d]", pattern=r"\[c10d\]"),
+    S("rendezvous_timeout", "The client socket has timed out after", "peer"),
+    S("rendezvous_timeout", "failed to connect", "peer", pattern=r"DistNetworkError"),
+    S("rendezvous_timeout", "TCP client failed to connect/validate to host", "soft", line="[c10d]"),
+    S("nccl_timeout", "Timed out waiting", "peer", pattern=r"gloo|wait_until|barrier"),
+)
+# fmt: on

@@ -1,0 +1,95 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this module util is private to the collection: it can change at any time.
+
+"""What to look for in a log: the engines' tables, cut down to what can still matter, and the fewest texts that find it."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._common import EARLY, LATE, SIGNATURES
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES, Log, Marker, Signature
+
+TRACEBACK = "Traceback (most recent call last)"
+# These find every exception, so a signature that counts only as an exception's text needs no search of its own.
+ANCHORS = (TRACEBACK, "rror: ", "xception: ")
+
+
+class Marks:
+    """The tables for one engine (or for all, C(auto)) from one phase on."""
+
+    _made: t.ClassVar[t.Dict[t.Tuple[str, str], Marks]] = {}
+
+    def __init__(self, engine: str, phase: str) -> None:
+        names = [name for name in ENGINES if engine in ("auto", name)]
+        self.logs: t.List[Log] = [ENGINES[name].log for name in names]
+        self.markers: t.List[t.Tuple[str, Marker]] = [
+            (name, marker) for name in names for marker in ENGINES[name].log.markers if marker.start or PHASES.index(marker.phase) >= PHASES.index(phase)
+        ]
+        # The engine's own come first: they are narrower.
+        self.signatures: t.List[Signature] = [s for log in self.logs for s in log.signatures] + list(SIGNATURES)
+        self.fatal = tuple(text for log in self.logs for text in log.fatal)
+        self.elsewhere = tuple(text for log in self.logs for text in log.elsewhere)
+        self.needles = self._needles(phase)
+
+    @classmethod
+    def of(cls, engine: str, phase: str) -> Marks:
+        """The tables, made once."""
+        if (engine, phase) not in cls._made:
+            cls._made[(engine, phase)] = cls(engine, phase)
+        return cls._made[(engine, phase)]
+
+    def _needles(self, phase: str) -> t.List[bytes]:
+        """The fewest texts by which every line that matters is found: each costs a pass over the bytes."""
+        past = PHASES.index(phase) > PHASES.index("init_dist")
+        wanted = list(ANCHORS) + [marker.text for _name, marker in self.markers] + list(self.fatal)
+        if phase != "ready":
+            wanted += [bar for log in self.logs for bar in log.bars] + list(self.elsewhere)
+        common = {id(signature) for signature in SIGNATURES}
+        for signature in self.signatures:
+            # A healthy line that recurs counts as no progress; the other harmless ones need no search.
+            idle = signature.kind == "wrapper" or (signature.kind == "noise" and id(signature) in common)
+            over = (past and signature.cause in EARLY) or (phase == "ready" and signature.cause not in LATE)
+            if signature.line and not idle and not over:
+                wanted.append(signature.line if isinstance(signature.line, str) else signature.text)
+        needles: t.List[str] = []
+        for text in sorted(set(wanted), key=len):
+            if not any(needle in text for needle in needles):
+                needles.append(text)
+        return [needle.encode() for needle in needles]
+
+    def match(self, text: str, exception: bool) -> t.Optional[Signature]:
+        """The first signature that a line bears; an exception's text bears more than another line."""
+        for signature in self.signatures:
+            borne = signature.text in text and (signature.line or exception)
+            if borne and (not signature.pattern or re.search(signature.pattern, text)):
+                return signature
+        return None
+
+
+def tells_engine(name: str, marker: Marker) -> bool:
+    """No other engine prints such a line; what a common server library prints, such as uvicorn, tells nothing."""
+    return not any(
+        other != name and (marker.text in m.text or m.text in marker.text) for other, engine in ENGINES.items() for m in engine.log.markers
+    ) and not any(text in marker.text for text in ("Application startup", "Started server process", "Uvicorn running"))
+
+
+def values(pattern: str, text: str) -> t.Dict[str, t.Any]:
+    """All that the named groups catch, wherever in the line each of a pattern's alternatives stands."""
+    found: t.Dict[str, t.Any] = {}
+    for match in re.finditer(pattern, text):
+        found.update({name: number(value) for name, value in match.groupdict().items() if value is not None})
+    return found
+
+
+def number(text: str) -> t.Union[int, float, str]:
+    """The text as a number where it is one ("1,253,392" tokens are an int)."""
+    bare = text.replace(",", "")
+    if re.fullmatch(r"-?\d+", bare):
+        return int(bare)
+    return float(bare) if re.fullmatch(r"-?\d+\.\d+", bare) else text

@@ -1,0 +1,443 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this module util is private to the collection: it can change at any time.
+
+"""From the text of one rank's log to its timeline: the phases that it came to, its progress, what may have gone wrong.
+
+Pure and incremental: fed piece by piece, it costs what the new bytes cost, and its state is plain data, so that a module
+on the node goes on where the last call stopped. Only lines that hold a text of the engines' tables are looked at.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.sparkstack.inference.plugins.module_utils import _logline
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES, Marker, Signature
+from ansible_collections.sparkstack.inference.plugins.module_utils._logline import Line
+from ansible_collections.sparkstack.inference.plugins.module_utils._marks import TRACEBACK, Marks, tells_engine, values
+
+_CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
+_NATIVE = ("Exception raised from", "frame #", "<omitting python frames>", "C++ CapturedTraceback")
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)(?:\(\w+\))?(?::|$)")
+# " 17% Completed | 2/12 [00:00<00:01" and "  2%|#         | 1/58 [00:57<54:23".
+_BAR = re.compile(r"(\d+)%(?: Completed \||\|[^|\r\n]*\|) *(\d+)/(\d+) \[")
+
+KEPT_LINES = 200
+_KEPT_CANDIDATES = 12
+_PARTIAL = 65536
+_SLICE = 1 << 20
+_STRENGTH = {"cause": 5, "unknown": 4, "death": 3, "relay": 3, "peer": 2, "soft": 1, "wrapper": 0}
+
+
+def rank_of(phase: str) -> int:
+    """A phase's place in the order."""
+    return PHASES.index(phase)
+
+
+class Timeline:
+    """What the log of one rank tells. Feed it, then read it."""
+
+    def __init__(self, engine: str = "auto", year: int = 2000) -> None:
+        """
+        :param engine: C(auto) finds it out by the first line that only one engine prints.
+        :param year: for lines that tell none, until one does.
+        """
+        self._engine = engine
+        self._year = year
+        self._rest = b""
+        self._earlier: t.List[t.Dict[str, t.Any]] = []
+        self._first: t.Optional[float] = None
+        self._clock: t.Optional[float] = None
+        self._last: t.Optional[float] = None
+        self._last_line = ""
+        self._useful = 0
+        self._stopping = False
+        self._marks = Marks.of(engine, "container")
+        self._reset()
+
+    def _reset(self) -> None:
+        self._phase = "container"
+        self._phases: t.List[t.Dict[str, t.Any]] = []
+        self._progress: t.Optional[t.Dict[str, t.Any]] = None
+        self._candidates: t.List[t.Dict[str, t.Any]] = []
+        self._claims: t.Dict[str, str] = {}
+        self._starts: t.List[str] = []
+        self._elsewhere = False
+        self._herald: t.Optional[t.List[str]] = None
+        self._block: t.Optional[t.Dict[str, t.Any]] = None
+        self._order = 0
+
+    _PLAIN = (
+        "_engine _year _earlier _first _clock _last _last_line _useful _stopping _phase _phases _progress _candidates _claims "
+        "_starts _elsewhere _herald _block _order"
+    ).split()
+
+    def state(self) -> t.Dict[str, t.Any]:
+        """All that it knows, as plain data."""
+        state = {name[1:]: getattr(self, name) for name in self._PLAIN}
+        state["rest"] = self._rest.decode("latin-1")
+        return state
+
+    @classmethod
+    def from_state(cls, state: t.Mapping[str, t.Any]) -> Timeline:
+        """The timeline that :meth:`state` came from."""
+        timeline = cls()
+        for name in cls._PLAIN:
+            setattr(timeline, name, state[name[1:]])
+        timeline._rest = state["rest"].encode("latin-1")
+        return timeline
+
+    # Feeding.
+
+    def feed(self, data: t.Union[str, bytes]) -> None:
+        """Take in what the log has grown by; it may end anywhere."""
+        data = self._rest + (data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data)
+        whole = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if len(data) - whole > _PARTIAL:
+            whole = len(data)
+        self._rest = data[whole:]
+        self._useful += whole
+        start = 0
+        while start < whole:
+            end = whole
+            if whole - start > _SLICE:
+                end = data.rfind(b"\n", start, start + _SLICE) + 1 or whole
+            self._scan(data[start:end])
+            start = end
+        self._remember_edge(data)
+
+    def _remember_edge(self, data: bytes) -> None:
+        pieces = [piece for piece in re.split(rb"[\r\n]+", data[-_PARTIAL:]) if piece.strip()]
+        if not pieces:
+            return
+        line = _logline.mask(_logline.read(pieces[-1], self._year)[-1].text.strip())
+        self._last_line = line if len(line) <= 400 else line[:400] + " ..."
+        for piece in reversed(pieces[-200:]):
+            told = _logline.read(piece, self._year)[0].time
+            if told is not None:
+                self._last = told
+                break
+
+    def _begin(self, chunk: bytes) -> None:
+        """The log's first lines: the process runs, whatever it prints; the first time that one tells is its start."""
+        for piece in re.split(rb"[\r\n]+", chunk[:_PARTIAL]):
+            if not piece.strip():
+                continue
+            if self._phase == "container" and not self._elsewhere:
+                self._enter("parse_args", self._first)
+            if self._first is None:
+                self._year = _logline.year_of(_logline.plain(piece)) or self._year
+                self._first = _logline.read(piece, self._year)[0].time
+                if self._first is not None and self._phases and self._phases[0]["time"] is None:
+                    self._phases[0]["time"] = self._first
+            if self._first is not None:
+                break
+
+    def _scan(self, chunk: bytes) -> None:
+        if self._first is None or (self._phase == "container" and not self._elsewhere):
+            self._begin(chunk)
+        self._marks = Marks.of(self._engine, self._phase)
+        places = [(chunk.find(needle), needle) for needle in self._marks.needles]
+        places = [place for place in places if place[0] >= 0]
+        position = 0
+        while position < len(chunk):
+            if self._block is not None:
+                end = self._end_of_line(chunk, position)
+                for line in _logline.read(chunk[position:end], self._year):
+                    if not self._in_block(line):
+                        self._event(line)
+                position = end + 1
+                continue
+            places = [(chunk.find(n, position) if p < position else p, n) for p, n in places]
+            places = [place for place in places if place[0] >= 0]
+            if not places:
+                return
+            found, needle = min(places)
+            start = chunk.rfind(b"\n", position, found) + 1 or position
+            start = chunk.rfind(b"\r", start, found) + 1 or start
+            end = self._end_of_line(chunk, found)
+            for line in _logline.read(chunk[start:end], self._year, needle.decode()):
+                if self._block is None or not self._in_block(line):
+                    self._event(line)
+            position = end + 1
+
+    @staticmethod
+    def _end_of_line(chunk: bytes, position: int) -> int:
+        end = chunk.find(b"\n", position)
+        end = end if end >= 0 else len(chunk)
+        bare = chunk.find(b"\r", position, end)
+        return bare if bare >= 0 else end
+
+    # Judging a line.
+
+    def _event(self, line: Line) -> None:
+        """A line outside of a traceback."""
+        text = line.text
+        # uvicorn's "INFO:     Application startup complete." tells no time: the last one told stands for it.
+        self._clock = line.time if line.time is not None else self._clock
+        bar = _BAR.search(text)
+        if bar:
+            self._advance(bar)
+        for name, marker in self._marks.markers:
+            if marker.text in text:
+                self._mark(name, marker, line)
+                break
+        if self._phase in ("container", "parse_args") and any(word in text for word in self._marks.elsewhere):
+            # A Ray node: its own phases will stand in the head's log; a head goes on with the engine's own lines.
+            self._phase, self._phases, self._elsewhere = "container", [], True
+        heralded = self._herald is not None and self._herald[0] == line.process
+        doomed = any(word in text for word in self._marks.fatal)
+        if TRACEBACK in text:
+            self._open(line, fatal=doomed or heralded or not (line.process or line.logged), herald=heralded)
+            return
+        self._herald = [line.process, _logline.mask(text)] if doomed else None
+        bare = _EXCEPTION.match(line.body) is not None
+        signature = self._marks.match(text, bare)
+        if signature is None:
+            if bare:
+                self._add("unknown", "unknown", line, line.body, fatal=False)
+        elif signature.kind == "stop":
+            self._stop()
+        elif signature.kind == "noise":
+            self._useful -= len(text)
+        elif signature.kind != "wrapper":
+            index = self._add(signature.cause, signature.kind, line, line.body, bool(signature.line), signature)
+            if signature.kind == "soft":
+                self._useful -= len(text)
+                self._block = {"kind": "native", "key": line.process, "candidate": index, "quiet": signature.kind}
+
+    def _stop(self) -> None:
+        """It was asked to end; after a failure that is the engine clearing up."""
+        self._stopping = self._stopping or not any(candidate["fatal"] for candidate in self._candidates)
+
+    def _advance(self, bar: t.Match[str]) -> None:
+        percent, done, total = (int(group) for group in bar.groups())
+        self._progress = {"phase": self._phase, "percent": percent, "done": done, "total": total}
+
+    def _mark(self, name: str, marker: Marker, line: Line) -> None:
+        if marker.start:
+            if marker.text in self._starts or rank_of(self._phase) > rank_of("parse_args"):
+                causes = sorted(self._candidates, key=lambda c: -_STRENGTH[c["kind"]])
+                self._earlier.append({"phase": self._phase, "cause": causes[0]["cause"] if causes else None})
+                del self._earlier[:-5]
+                self._reset()
+                self._stopping = False
+            self._starts.append(marker.text)
+        if self._engine == "auto" and tells_engine(name, marker):
+            self._engine = name
+        self._elsewhere = False
+        for claim, pattern in ENGINES[name].log.claims.items():
+            match = re.search(pattern, line.text)
+            if match:
+                self._claims.setdefault(claim, match.group(1))
+        if rank_of(marker.phase) > rank_of(self._phase):
+            self._enter(marker.phase, self._clock)
+        if marker.values:
+            for phase in self._phases:
+                if phase["phase"] == (marker.of or marker.phase):
+                    phase["values"].update(values(marker.values, line.text))
+
+    def _enter(self, phase: str, when: t.Optional[float]) -> None:
+        self._phase = phase
+        self._phases.append({"phase": phase, "time": when, "values": {}})
+        self._progress = None
+        # What it only struggled with before is overcome: it came further.
+        self._candidates = [c for c in self._candidates if c["fatal"]]
+        self._block = None
+        self._marks = Marks.of(self._engine, phase)
+
+    # Tracebacks.
+
+    def _open(self, line: Line, fatal: bool, herald: bool) -> None:
+        lines = [self._herald[1]] if herald and self._herald else []
+        self._herald = None
+        self._block = {
+            "kind": "python",
+            "key": line.process,
+            # vLLM puts its prefix before every line of a traceback, SGLang before the first; the next line tells.
+            "logged": None,
+            "stage": "frames",
+            "lines": lines + [_logline.mask(line.text)],
+            "fatal": fatal,
+            "time": line.time,
+            "candidate": None,
+            "foreign": 0,
+            "length": 0,
+            "direct": True,
+        }
+
+    def _in_block(self, line: Line) -> bool:
+        """Take a line into the open block; False where it is none of its lines, and then the block may be over."""
+        block = t.cast(t.Dict[str, t.Any], self._block)
+        if block["kind"] == "native":
+            return self._in_native(block, line)
+        if block["logged"] is None and line.process == block["key"] and line.body[:2] == "  ":
+            block["logged"] = line.logged
+        own = line.process == block["key"] and line.logged == block["logged"]
+        if not own:
+            block["foreign"] += 1
+            if block["foreign"] > 200 or (block["stage"] != "frames" and not block["key"]):
+                self._block = None
+            return False
+        body = line.body
+        empty = not body.strip()
+        if block["stage"] == "after":
+            if empty:
+                return True
+            if not body.startswith(_CHAIN):
+                self._block = None
+                return False
+            block["stage"] = "frames"
+        if block["stage"] == "message" and not empty:
+            block["length"] += 1
+            if body.startswith(TRACEBACK) or block["length"] > 40:
+                self._block = None
+                return False
+            if _EXCEPTION.match(body):
+                self._final(block, line)
+        elif block["stage"] == "message":
+            block["stage"] = "after"
+            return True
+        elif body.startswith(_CHAIN):
+            block["direct"] = body.startswith(_CHAIN[0])
+        elif not empty and body[0] not in " \t" and not body.startswith(TRACEBACK):
+            block["stage"], block["length"] = "message", 0
+            self._final(block, line)
+        known = self._numbered(block["candidate"])
+        self._keep(known["lines"] if known else block["lines"], _logline.mask(line.text))
+        return True
+
+    def _numbered(self, number_: t.Optional[int]) -> t.Optional[t.Dict[str, t.Any]]:
+        return next((c for c in self._candidates if c["order"] == number_), None)
+
+    def _in_native(self, block: t.Dict[str, t.Any], line: Line) -> bool:
+        if line.process == block["key"] and line.body.startswith(_NATIVE):
+            self._useful -= len(line.text)
+            candidate = self._numbered(block["candidate"])
+            if candidate and candidate["count"] == 1:
+                self._keep(candidate["lines"], _logline.mask(line.text))
+            return True
+        self._block = None
+        return False
+
+    def _final(self, block: t.Dict[str, t.Any], line: Line) -> None:
+        """The last line of a traceback, or of one in a chain: what was raised."""
+        signature = self._marks.match(line.text, True)
+        if signature is not None and signature.kind in ("noise", "stop"):
+            if signature.kind == "stop":
+                self._stop()
+            return
+        cause, kind = (signature.cause, signature.kind) if signature else ("unknown", "unknown")
+        kind = "unknown" if cause == "unknown" and kind == "cause" else kind
+        known = self._numbered(block["candidate"])
+        if known is None:
+            fresh = self._add(cause, kind, line, line.body, block["fatal"], signature, block["lines"], block["time"])
+            # A repetition goes on in its own block: the first one's lines are kept.
+            block["candidate"] = fresh if fresh == self._order else None
+            return
+        # A chain: what stands first was there first, unless only what follows is known, or is no longer a wrapper.
+        better = _STRENGTH[kind] > _STRENGTH[known["kind"]] and not (kind == "unknown" and known["kind"] == "peer")
+        if better or (kind == known["kind"] == "unknown" and not block["direct"]):
+            known.update(self._told(cause, kind, line.body, line.text, signature))
+
+    # Candidates.
+
+    @staticmethod
+    def _told(cause: str, kind: str, message: str, text: str, signature: t.Optional[Signature]) -> t.Dict[str, t.Any]:
+        return {
+            "cause": cause,
+            "kind": kind,
+            "message": _logline.mask(message)[:2000],
+            "values": values(signature.pattern, text) if signature and signature.pattern else {},
+            "remedy": signature.remedy if signature else "",
+        }
+
+    def _add(
+        self,
+        cause: str,
+        kind: str,
+        line: Line,
+        message: str,
+        fatal: bool,
+        signature: t.Optional[Signature] = None,
+        lines: t.Optional[t.List[str]] = None,
+        when: t.Optional[float] = None,
+    ) -> int:
+        """Note a candidate; :returns: its number."""
+        self._order += 1
+        when = when if when is not None else line.time if line.time is not None else self._clock
+        told = self._told(cause, kind, message, line.text, signature)
+        for known in self._candidates:
+            if known["cause"] == cause and known["kind"] == kind and (kind == "soft" or known["message"] == told["message"]):
+                known["count"] += 1
+                known["last_time"] = when
+                known["fatal"] = known["fatal"] or (fatal and kind != "soft")
+                return t.cast(int, known["order"])
+        candidate = dict(
+            told,
+            fatal=fatal and kind != "soft",
+            time=when,
+            last_time=when,
+            count=1,
+            order=self._order,
+            phase=self._phase,
+            lines=lines if lines is not None else [_logline.mask(line.text)],
+        )
+        if len(self._candidates) >= _KEPT_CANDIDATES:
+            weakest = min(self._candidates, key=lambda c: (_STRENGTH[c["kind"]], -c["order"]))
+            if _STRENGTH[weakest["kind"]] >= _STRENGTH[kind]:
+                return self._order
+            self._candidates.remove(weakest)
+        self._candidates.append(candidate)
+        return self._order
+
+    @staticmethod
+    def _keep(lines: t.List[str], text: str) -> None:
+        """Keep a line of a traceback; of one longer than any seen, the beginning and the end."""
+        lines.append(text)
+        if len(lines) > KEPT_LINES:
+            half = KEPT_LINES // 2
+            del lines[half]
+            lines[half] = "  [... lines of a very long traceback are left out here ...]"
+
+    # Reading.
+
+    def reading(self) -> t.Dict[str, t.Any]:
+        """What the log tells so far.
+
+        Keys: C(engine), C(phase), C(phases) (list of C(phase), C(time), C(seconds) or None while it lasts, C(values)), C(progress)
+        (C(phase), C(percent), C(done), C(total), or None), C(candidates) (see C(_diagnosis)), C(claims), C(elsewhere), C(stopping),
+        C(earlier) (runs before this one), C(last_line), C(first_time), C(last_time) (seconds since the epoch by the
+        log's own clock) and C(useful) (bytes that were no repetition of a trouble).
+        """
+        progress = self._progress
+        bar = _BAR.search(_logline.plain(self._rest)) if self._phase != "ready" and self._rest else None
+        if bar:
+            # SGLang since 0.5.10 ends a bar's updates with "\r" only: the newest one has no end yet.
+            percent, done, total = (int(group) for group in bar.groups())
+            progress = {"phase": self._phase, "percent": percent, "done": done, "total": total}
+        phases = []
+        for index, phase in enumerate(self._phases):
+            following = self._phases[index + 1]["time"] if index + 1 < len(self._phases) else None
+            lasted = round(following - phase["time"], 3) if following is not None and phase["time"] is not None else None
+            phases.append(dict(phase, seconds=lasted))
+        return {
+            "engine": None if self._engine == "auto" else self._engine,
+            "phase": self._phase,
+            "phases": phases,
+            "progress": progress,
+            "candidates": self._candidates,
+            "claims": self._claims,
+            "elsewhere": self._elsewhere,
+            "stopping": self._stopping,
+            "earlier": self._earlier,
+            "last_line": self._last_line,
+            "first_time": self._first,
+            "last_time": self._last,
+            "useful": self._useful,
+        }
