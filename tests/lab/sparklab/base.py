@@ -18,18 +18,19 @@ from pathlib import Path
 
 from .inventory import USER, ensure_key
 from .state import HERE, State
-from .system import LabError, run, write
+from .system import LabError, mounts_below, run, write
 
-PACKAGES = (
-    "systemd systemd-sysv dbus openssh-server sudo python3 python3-apt python3-requests docker.io docker-buildx iptables "
-    "nftables iproute2 iputils-ping procps rsync ca-certificates ethtool zstd pigz kmod netcat-openbsd curl "
-    "ibverbs-utils netplan.io"
-).split()
+PACKAGES = [
+    "systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "python3", "python3-apt", "python3-requests",
+    "docker.io", "docker-buildx", "iptables", "nftables", "iproute2", "iputils-ping", "procps", "rsync",
+    "ca-certificates", "ethtool", "zstd", "pigz", "kmod", "netcat-openbsd", "curl", "ibverbs-utils", "netplan.io",
+]
 EXTRA = {"debian": ["docker-cli"], "ubuntu": []}  # Ubuntu's docker.io has the client in it
-MASKED = (
-    "systemd-resolved.service systemd-timesyncd.service systemd-udevd.service systemd-udev-trigger.service "
-    "console-getty.service getty@tty1.service apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer"
-).split()
+MASKED = [
+    "systemd-resolved.service", "systemd-timesyncd.service", "systemd-udevd.service",
+    "systemd-udev-trigger.service", "console-getty.service", "getty@tty1.service", "apt-daily.timer",
+    "apt-daily-upgrade.timer", "e2scrub_all.timer", "fstrim.timer",
+]
 DAEMON = {
     "default-runtime": "lab",
     "runtimes": {"lab": {"path": "/usr/local/sbin/runc-lab"}, "nvidia": {"path": "/usr/local/sbin/runc-lab"}},
@@ -102,9 +103,12 @@ def build_base(state: State, plan: dict[str, t.Any], say: t.Callable[[str], None
         return target
     say(f"Building the nodes' base system ({plan['suite']}, about a minute, once) ...")
     temp = target.with_name(target.name + ".part")
+    for point in mounts_below(temp):  # of a build that was killed
+        run("umount", "-l", point)
     shutil.rmtree(temp, ignore_errors=True)
     temp.parent.mkdir(parents=True, exist_ok=True)
-    run("mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", f"--components={','.join(plan['components'])}",
+    # setpriv: when this tool is killed, the build must not go on beside the next one
+    run("setpriv", "--pdeathsig", "KILL", "mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", f"--components={','.join(plan['components'])}",
         f"--include={','.join(plan['packages'])}", "--aptopt=APT::Install-Recommends \"false\"",
         f"--customize-hook=chroot \"$1\" useradd --uid 1000 --create-home --shell /bin/bash {USER}",
         f"--customize-hook=chroot \"$1\" usermod --append --groups docker,sudo {USER}",

@@ -89,7 +89,6 @@ def change(lab: Lab, options: argparse.Namespace) -> None:
         lab.mine()
         lab.reset(name)
     else:
-        checks.require_root()
         lab.mine()
         change_node(lab, options, word, str(name))
 
@@ -126,6 +125,7 @@ def change_node(lab: Lab, options: argparse.Namespace, word: str, name: str) -> 
 def dispatch(lab: Lab, options: argparse.Namespace) -> int:
     """Do what the words say; returns the exit code."""
     word = options.word
+    checks.require_root()
     if word == "deps":
         packages = checks.install_packages()
         say(f"Installed {', '.join(packages)}." if packages else "All programs are there.")
@@ -145,7 +145,6 @@ def dispatch(lab: Lab, options: argparse.Namespace) -> int:
         transfer.put_dir(lab.node(options.node), options.source, options.destination)
         say(f"{options.node}: {options.destination} is equal to {options.source}.")
     else:
-        checks.require_root()
         with locked(lab.state.lock):
             change(lab, options)
     return 0

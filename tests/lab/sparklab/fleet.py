@@ -72,6 +72,8 @@ class Lab:
         started = time.monotonic()
         checks.require_root()
         self.mine()
+        limits = {f"spark{i}": self.limit(f"spark{i}", memory) for i in range(1, (count or self.state.count) + 1)}
+        checks.require_memory({name: parse_size(size) for name, size in limits.items()})
         target = self.build()
         if count:
             for extra in self.leftovers(count):
@@ -79,8 +81,7 @@ class Lab:
             self.state.count = count
         nodes = self.nodes()
         for node in nodes:
-            self.prepare(node, target, memory)
-        checks.require_memory({node.name: parse_size(node.settings.memory) for node in nodes})
+            self.prepare(node, target, limits[node.name])
         write_access(self.state, RECIPE)
         write(OWNER, f"{self.state.folder}\n")
         network.ensure_panel()
@@ -105,20 +106,20 @@ class Lab:
         node.start()
         node.wait()
 
-    def prepare(self, node: Node, target: Path, memory: str | None) -> None:
+    def limit(self, name: str, wanted: str | None) -> str:
+        """The memory limit for a node: as asked for, as before, by the environment, or 6G."""
+        return wanted or self.state.settings(name).memory or os.environ.get("SPARKSTACK_LAB_MEMORY") or MEMORY
+
+    def prepare(self, node: Node, target: Path, memory: str) -> None:
         """Settings of a node before it is switched on; a disk made on another base is of no use any more."""
         settings = node.settings
         if settings.base not in ("", target.name) and node.power() == "off":
             say(f"{node.name} is made factory-new, because the base system has changed.")
             node.erase()
-            settings = Settings(memory=settings.memory)
-        settings.base = settings.base or target.name
-        if memory:
-            parse_size(memory)
-            settings.memory = memory
-            if node.power() != "off":
-                self.cgroups.set_memory(node.name, parse_size(memory))
-        settings.memory = settings.memory or os.environ.get("SPARKSTACK_LAB_MEMORY") or MEMORY
+            settings = Settings()
+        if settings.memory not in ("", memory) and node.power() != "off":
+            self.cgroups.set_memory(node.name, parse_size(memory))
+        settings.base, settings.memory = settings.base or target.name, memory
         self.state.save(node.name, settings)
 
     def leftovers(self, count: int) -> list[Node]:
@@ -160,9 +161,9 @@ class Lab:
     def purge(self) -> None:
         """Remove the lab from this machine: nodes, base, keys. Files of others in the state folder stay."""
         self.down()
-        if left := mounts_below(self.state.folder):
-            raise LabError(f"{left[0]} is still mounted; unmount it, then purge again.")
         for path in ("base", "layer", "nodes", "host_keys"):
+            if left := mounts_below(self.state.folder / path):
+                raise LabError(f"{left[0]} is still mounted; unmount it, then purge again.")
             shutil.rmtree(self.state.folder / path, ignore_errors=True)
         for path in ("key", "key.pub", "known_hosts", "inventory.ini", "lab.json", "cables", "build", "lock"):
             (self.state.folder / path).unlink(missing_ok=True)
@@ -174,7 +175,10 @@ class Lab:
         rows = []
         for node in self.nodes():
             power, settings = node.power(), node.settings
-            limit, used, kills = self.cgroups.memory(node.name) if power != "off" else (0, 0, 0)
+            try:
+                limit, used, kills = self.cgroups.memory(node.name)
+            except FileNotFoundError:  # off, or not yet on
+                limit, used, kills = 0, 0, 0
             rows.append({
                 "name": node.name, "power": power, "ready": power == "on" and node.answers(), "boot_id": node.boot_id(),
                 "address": management_address(node.name), "fabric_address": fabric_address(node.name),

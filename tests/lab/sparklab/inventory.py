@@ -54,6 +54,6 @@ def write_access(state: State, recipe: Path) -> None:
 
 def ssh_argv(state: State, name: str, *command: str) -> list[str]:
     """The ssh command into a node, as the user whom the inventory names, with its host key checked."""
-    return ["ssh", "-F", "/dev/null", "-q", "-i", str(state.key), "-o", "BatchMode=yes", "-o", "ConnectTimeout=5",
+    return ["ssh", "-F", "/dev/null", "-i", str(state.key), "-o", "BatchMode=yes", "-o", "ConnectTimeout=5",
             "-o", f"UserKnownHostsFile={state.known_hosts}", "-o", "StrictHostKeyChecking=yes",
             f"{USER}@{management_address(name)}", *command]

@@ -37,11 +37,17 @@ def keep(state: State, name: str, cgroups: Cgroups) -> int:
     """Be the node's power supply; returns when the node is off."""
     node = Node(state, name, cgroups)
     node.folder.mkdir(parents=True, exist_ok=True)
-    lock = open(node.folder / "keeper", "a+")
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
+    with open(node.folder / "keeper", "a+") as lock:  # held for life: it tells that the supply is there
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        return boot_until_off(node, cgroups)
+
+
+def boot_until_off(node: Node, cgroups: Cgroups) -> int:
+    """Boot, wait, and boot again as long as the node ends with the code for that."""
+    state, name = node.state, node.name
     # out of the caller's control group: its end must not be ours
     cgroups.create("keepers")
     cgroups.enter("keepers")

@@ -28,10 +28,12 @@ from .system import LabError, rewrite
 HCA = "rocep1s0f0"
 # Settings that a deployment may want to change. A namespace has no vm.* of its own: a node that wrote them would change
 # the machine, and the limits of net.core are read-only in any but the first namespace.
-SYSCTLS = ("vm.swappiness vm.drop_caches vm.compact_memory vm.min_free_kbytes vm.overcommit_memory vm.overcommit_ratio "
-           "vm.vfs_cache_pressure vm.dirty_ratio vm.dirty_background_ratio vm.watermark_scale_factor vm.max_map_count "
-           "vm.nr_hugepages net.core.rmem_max net.core.wmem_max net.core.rmem_default net.core.wmem_default "
-           "net.core.netdev_max_backlog").split()
+SYSCTLS = [
+    "vm.swappiness", "vm.drop_caches", "vm.compact_memory", "vm.min_free_kbytes", "vm.overcommit_memory",
+    "vm.overcommit_ratio", "vm.vfs_cache_pressure", "vm.dirty_ratio", "vm.dirty_background_ratio",
+    "vm.watermark_scale_factor", "vm.max_map_count", "vm.nr_hugepages", "net.core.rmem_max", "net.core.wmem_max",
+    "net.core.rmem_default", "net.core.wmem_default", "net.core.netdev_max_backlog",
+]
 KEYS = re.compile(r"gpu\.(\d+\.)?[a-z][a-z0-9_.]*|meminfo\.[A-Za-z0-9_()]+|sysctl\.[a-z0-9_.]+|rdma(\.[a-z0-9_/]+)?|"
                   r"link\.speed|infiniband_dev")
 
