@@ -54,7 +54,10 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         super().run(tmp, task_vars)
-        self.task_vars = task_vars or {}
+        return self._run(task_vars or {})
+
+    def _run(self, task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+        self.task_vars = task_vars
         _validated, self.args = self.validate_argument_spec(argument_spec=ARGUMENTS)
         self.image: str = self.args["image"]
         self.source: str = self.args["source"]
@@ -144,9 +147,11 @@ class ActionModule(ActionBase):
             served = self._node(operation="serve", address=address, port=port, token=token, peers=list(peers))
             if served.get("failed"):
                 raise _Failed(served["msg"])
+            # The token is of no use any more, so that it need not lie about.
             offer = {"failed": "it has served all others already"}
         except Exception as error:
             offer = {"failed": getattr(error, "message", None) or str(error)}
+            self.board.write(f"{self.key}.trouble", offer)
             raise
         finally:
             self.board.write(f"{self.key}.offer", offer)
@@ -168,7 +173,7 @@ class ActionModule(ActionBase):
             if not done.get("failed"):
                 return done
             # The source's own reason is the better one, when it has one.
-            offer = self.board.read(f"{self.key}.offer")[self.source]
+            offer = self.board.read(f"{self.key}.trouble").get(self.source, {})
         if "failed" in offer:
             raise _Failed(f"{self.source} could not serve image {self.image}: {offer['failed']}")
         raise _Failed(f"Image {self.image} did not come from {self.source} to {self.host}: {done['msg']}")

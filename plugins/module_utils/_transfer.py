@@ -53,6 +53,10 @@ class TransferError(Exception):
     """The transfer failed; the text is a sentence for the user."""
 
 
+class _SourceFailed(TransferError):
+    """What was to be sent can't be read; the receiver has been told."""
+
+
 class Limits(t.NamedTuple):
     """Seconds: until a connection stands, without a sign of the other end, and for everything."""
 
@@ -95,9 +99,7 @@ def serve(
 
 
 class _Server:
-    def __init__(
-        self, token: str, peers: t.Iterable[str], produce: t.Callable[[Request], t.Iterator[bytes]], limits: Limits
-    ) -> None:
+    def __init__(self, token: str, peers: t.Iterable[str], produce: t.Callable[[Request], t.Iterator[bytes]], limits: Limits) -> None:
         self.key = token.encode("ascii")
         self.produce = produce
         self.limits = limits
@@ -136,10 +138,7 @@ class _Server:
             _shut(talk)
             thread.join(1)
         never = f"it did not connect within {self.limits.connect:.0f} s"
-        return [
-            self.done.get(peer) or self.broken.get(peer) or Served(peer, 0, 0.0, never)
-            for peer in sorted(self.patience)
-        ]
+        return [self.done.get(peer) or self.broken.get(peer) or Served(peer, 0, 0.0, never) for peer in sorted(self.patience)]
 
     def _waiting(self) -> bool:
         now = time.monotonic()
@@ -166,7 +165,8 @@ class _Server:
             final = True
             error = None if answer.get("done") else str(answer.get("failed") or "it did not confirm the end")
         except (OSError, ValueError, TransferError) as problem:
-            error = f"the connection broke: {problem or type(problem).__name__}"
+            final = isinstance(problem, _SourceFailed)
+            error = str(problem) if final else f"the connection broke: {problem or type(problem).__name__}"
         finally:
             talk.close()
             with self.lock:
@@ -287,7 +287,7 @@ def _send_stream(talk: socket.socket, pieces: t.Iterator[bytes], deadline: float
             if kind == DATA:
                 sent += len(payload)
             elif kind == FAILURE:
-                raise TransferError(bytes(payload).decode("utf-8", "replace"))
+                raise _SourceFailed(bytes(payload).decode("utf-8", "replace"))
             elif kind == END:
                 return sent
     finally:
