@@ -63,19 +63,20 @@ def judge(records: t.Sequence[Record], stall_timeouts: t.Optional[t.Mapping[str,
     """The verdict over all ranks.
 
     :param records: one a rank, see above. :param stall_timeouts: over :data:`STALL_TIMEOUTS`, in seconds.
-    :returns: C(verdict), C(phase), C(cause), C(culprit), C(summary), C(remedy), C(evidence) (a list of lines) and C(nodes).
+    :returns: C(verdict), C(phase), C(cause), C(culprit), C(summary), C(remedy), C(evidence) (a list of lines) and C(nodes); and C(sure):
+        whether a first-hand reason is known, or only what a victim or an echo tells.
     """
     ranks = sorted(records, key=lambda record: record["rank"])
     limits = dict(STALL_TIMEOUTS, **(stall_timeouts or {}))
     head = ranks[0] if ranks else {}
     broken = [r for r in ranks if _broken(r) or (_phase(head) == "ready" and not r.get("started", True))]
     if broken:
-        found = _failed(ranks, broken)
+        found = dict(_failed(ranks, broken), sure=max((s.worth for r in broken for s in _suspects(r)), default=0.0) >= _WORTH["killed"])
     elif _phase(head) == "ready" and head.get("healthy") is not False and not any(r.get("unreachable") for r in ranks):
         found = {"verdict": "ready", "summary": f"All {len(ranks)} ranks serve.", "remedy": "Nothing is to be done."}
     else:
         found = _stalled(ranks, limits) or _starting(ranks)
-    verdict: t.Dict[str, t.Any] = {"verdict": "starting", "cause": None, "culprit": None, "summary": "", "remedy": "", "evidence": []}
+    verdict: t.Dict[str, t.Any] = {"verdict": "starting", "cause": None, "culprit": None, "summary": "", "remedy": "", "evidence": [], "sure": True}
     verdict.update(found)
     verdict["phase"] = "ready" if verdict["verdict"] == "ready" else _least(ranks)
     verdict["nodes"] = {str(record["node"]): _node(record) for record in ranks}
@@ -437,8 +438,9 @@ def _name(record: t.Optional[Record]) -> str:
 
 def _message(candidate: t.Mapping[str, t.Any]) -> str:
     text = " ".join(str(candidate["message"]).split())
-    text = text if len(text) <= 240 else text[:240] + " ..."
-    return ": " + text.rstrip(".") if text else ""
+    # Every sentence ends it with one more dot.
+    text = text.rstrip(".") if len(text) <= 240 else text[:240].rsplit(" ", 1)[0] + " .."
+    return ": " + text if text else ""
 
 
 def _sentence(cause: str, culprit: t.Optional[Record], best: _Suspect) -> str:

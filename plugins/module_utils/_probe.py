@@ -1,0 +1,185 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this module util is private to the collection: it can change at any time.
+
+"""One look at a rank's container: its state, what its log has grown by, and what its processes have used."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import time
+import typing as t
+from urllib.parse import quote
+
+from ansible_collections.sparkstack.inference.plugins.module_utils import _logline
+from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, demultiplex
+from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
+
+# Docker's time before each message: fixed length, nine decimals ("2026-11-29T22:42:04.123456789Z ").
+_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)) ")
+_BATCH = 1 << 20
+_NEVER = "0001-01-01"
+
+
+def look(api: DockerAPI, name: str, engine: str, state: t.Mapping[str, t.Any], root: str = "/") -> t.Dict[str, t.Any]:
+    """What there is to know of a container now.
+
+    :param state: the C(state) of the last look; an empty one, and that of another container or another start of it, begins anew.
+    :param root: where C(/proc) and C(/sys) hang.
+    :returns: see M(sparkstack.inference.init_phase_probe).
+    :raises DockerError: when the daemon doesn't answer.
+    """
+    inspection = api.container(name)
+    now = time.time()
+    if inspection is None:
+        return {"exists": False, "started": False, "running": False, "now": now, "reading": None, "state": {}}
+    told = inspection["State"]
+    began = str(told.get("StartedAt") or _NEVER)
+    log = Log(inspection["Id"], began, engine, state)
+    if not began.startswith(_NEVER):
+        log.update(api, bool(inspection["Config"].get("Tty")))
+    return {
+        "exists": True,
+        # Docker tells in Error why a container never came up: "exec /bin/vllm: exec format error".
+        "started": not began.startswith(_NEVER) or bool(told.get("Error")),
+        "running": bool(told.get("Running")) and not told.get("Restarting"),
+        "paused": bool(told.get("Paused")),
+        "exit_code": told.get("ExitCode") if not told.get("Running") else None,
+        "oom_killed": bool(told.get("OOMKilled")),
+        "error": _logline.mask(str(told.get("Error") or "")),
+        "restarts": inspection.get("RestartCount", 0),
+        "started_at": _logline.seconds(began, 1970) if not began.startswith(_NEVER) else None,
+        "finished_at": _finished(told),
+        "now": now,
+        "reading": log.timeline.reading(),
+        "activity": activity(told.get("Pid") or 0, root),
+        "state": log.state(),
+    }
+
+
+def _finished(told: t.Mapping[str, t.Any]) -> t.Optional[float]:
+    text = str(told.get("FinishedAt") or _NEVER)
+    return None if told.get("Running") or text.startswith(_NEVER) else _logline.seconds(text, 1970)
+
+
+class Log:
+    """A container's log, read on from where the last look stopped."""
+
+    def __init__(self, container: str, began: str, engine: str, state: t.Mapping[str, t.Any]) -> None:
+        self.container = container
+        self.began = began
+        same = state.get("container") == container and state.get("began") == began and state.get("engine") == engine
+        self.engine = engine
+        self.stamp: str = state["stamp"] if same else ""
+        self.seen: int = state["seen"] if same else 0
+        self.whole: bool = state["whole"] if same else True
+        self.timeline = Timeline.from_state(state["timeline"]) if same else Timeline(engine, time.gmtime().tm_year)
+
+    def state(self) -> t.Dict[str, t.Any]:
+        """All that the next look needs, as plain data."""
+        return {
+            "container": self.container,
+            "began": self.began,
+            "engine": self.engine,
+            "stamp": self.stamp,
+            "seen": self.seen,
+            "whole": self.whole,
+            "timeline": self.timeline.state(),
+        }
+
+    def update(self, api: DockerAPI, tty: bool) -> None:
+        """Feed the timeline with what is new since the last look; of an earlier start of the container nothing is read."""
+        query = {"stdout": "1", "stderr": "1", "timestamps": "1", "since": _unix(self.stamp or self.began)}
+        path = "/containers/{0}/logs".format(quote(self.container, safe=""))
+        # Docker gives what is as old as C(since) again: so many messages of that very time are known.
+        known, last = self.seen, self.stamp
+        with api.request("GET", path, query) as response:
+            read = io.BufferedReader(t.cast(io.RawIOBase, response), _BATCH).read
+            messages = _lines(read) if tty else (payload for _stream, payload in demultiplex(read))
+            batch: t.List[bytes] = []
+            size = 0
+            for message in messages:
+                match = _STAMP.match(message)
+                stamp = match.group(1).decode() if match else self.stamp
+                if stamp == last and known > 0:
+                    known -= 1
+                    continue
+                self.seen = self.seen + 1 if stamp == self.stamp else 1
+                self.stamp = stamp
+                # A line of more than 16 KiB comes in several messages, each with a time: only the first one's is kept.
+                batch.append(message if self.whole or not match else message[match.end() :])
+                self.whole = message.endswith(b"\n")
+                size += len(message)
+                if size >= _BATCH:
+                    self.timeline.feed(b"".join(batch))
+                    batch, size = [], 0
+            self.timeline.feed(b"".join(batch))
+
+
+def _lines(read: t.Callable[[int], bytes]) -> t.Iterator[bytes]:
+    """The lines of a terminal's stream, which has no frames."""
+    rest = b""
+    while True:
+        data = read(65536)
+        if not data:
+            break
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
+    if rest:
+        yield rest
+
+
+def _unix(stamp: str) -> str:
+    """Docker's time as the seconds that its C(since) takes, with all decimals: a float would lose the last ones."""
+    fraction = re.search(r"\.(\d+)", stamp)
+    whole = _logline.seconds(re.sub(r"\.\d+", "", stamp), 1970) or 0.0
+    return "{0:d}.{1:0<9}".format(int(whole), fraction.group(1) if fraction else "0")
+
+
+def activity(pid: int, root: str = "/") -> t.Dict[str, t.Optional[float]]:
+    """What the container's processes have used so far, out of its control group, version 1 or 2.
+
+    :returns: C(cpu_seconds), C(memory_bytes) (with the page cache that it filled) and C(read_bytes) (from block devices); None each
+        where the kernel doesn't tell.
+    """
+    found: t.Dict[str, t.Optional[float]] = {"cpu_seconds": None, "memory_bytes": None, "read_bytes": None}
+    if not pid:
+        return found
+    groups: t.Dict[str, str] = {}
+    for line in _text(os.path.join(root, "proc", str(pid), "cgroup")).splitlines():
+        _number, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            groups[controller] = path.lstrip("/")
+    base = os.path.join(root, "sys", "fs", "cgroup")
+    if "" in groups and os.path.exists(os.path.join(base, groups[""], "cpu.stat")):
+        group = os.path.join(base, groups[""])
+        usage = re.search(r"^usage_usec (\d+)", _text(os.path.join(group, "cpu.stat")), re.M)
+        found["cpu_seconds"] = int(usage.group(1)) / 1e6 if usage else None
+        found["memory_bytes"] = _integer(os.path.join(group, "memory.current"))
+        reads = re.findall(r"\brbytes=(\d+)", _text(os.path.join(group, "io.stat")))
+    else:
+        nanoseconds = _integer(os.path.join(base, "cpuacct", groups.get("cpuacct", ""), "cpuacct.usage"))
+        found["cpu_seconds"] = nanoseconds / 1e9 if nanoseconds is not None else None
+        found["memory_bytes"] = _integer(os.path.join(base, "memory", groups.get("memory", ""), "memory.usage_in_bytes"))
+        blkio = os.path.join(base, "blkio", groups.get("blkio", ""), "blkio.throttle.io_service_bytes")
+        reads = re.findall(r"^\S+ Read (\d+)", _text(blkio), re.M)
+    found["read_bytes"] = sum(int(read) for read in reads) if reads else None
+    return found
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+    except OSError:
+        return ""
+
+
+def _integer(path: str) -> t.Optional[int]:
+    text = _text(path).strip()
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,255 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is private to the collection: it can change at any time.
+
+"""The watch over a group of ranks: each host of the task looks at its own rank, and judges all by what the board shows."""
+
+from __future__ import annotations
+
+import time
+import typing as t
+from dataclasses import dataclass, field
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis import judge
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board
+
+POLL = 1.0
+"""Seconds from look to look."""
+HEARTBEAT = 30.0
+"""Seconds after which the head's host says that all is as it was."""
+_SETTLE = {True: 0.5, False: 3.0}
+"""Seconds for which a failure must have stood: a traceback may be half written, and after a victim's word (not sure) the
+true reason can follow: a head has failed 1.4 s before the worker that was to blame."""
+_OBSERVE = 10.0
+"""Seconds of looking before a rank counts as stalled: the first look sees the log only, not what the processes do."""
+_SILENT = 45.0
+"""Seconds after which the host of another rank, which writes each second, counts as gone."""
+
+
+class Unreachable(Exception):
+    """The node, or its Docker, doesn't answer; the text is a sentence."""
+
+
+@dataclass
+class Options:
+    """What the user wants; seconds where it is time."""
+
+    rank: int
+    until: str = "ready"
+    timeout: float = 1800
+    join_timeout: float = 30
+    stall_timeouts: t.Mapping[str, float] = field(default_factory=dict)
+
+
+class Progress:
+    """For how long a rank has made no progress of any kind."""
+
+    def __init__(self) -> None:
+        self._marks: dict[str, t.Any] = {}
+        self._cpu: tuple[float, float] | None = None
+        self._moved: float | None = None
+        self.busy = False
+
+    def quiet(self, record: t.Mapping[str, t.Any], now: float) -> float:
+        """Seconds since the last progress, and keep the new record's figures.
+
+        :param record: what the probe returned. :param now: the controller's clock.
+        """
+        reading, activity = record.get("reading") or {}, record.get("activity") or {}
+        figures = {
+            "phase": reading.get("phase"),
+            "progress": str(reading.get("progress")),
+            "useful": reading.get("useful"),
+            # A few pages come and go in any process; a load moves more.
+            "read": int(activity.get("read_bytes") or 0) >> 20,
+            "memory": int(activity.get("memory_bytes") or 0) >> 25,
+        }
+        if self._moved is None:
+            ages = [record["now"] - at for at in (reading.get("last_time"), record.get("started_at")) if at is not None]
+            self._moved = now - max(0.0, min(ages, default=0.0))
+        elif figures != self._marks:
+            self._moved = now
+        self._marks = figures
+        cpu = activity.get("cpu_seconds")
+        if cpu is not None:
+            if self._cpu is not None and now > self._cpu[0]:
+                self.busy = (cpu - self._cpu[1]) / (now - self._cpu[0]) > 0.3
+            self._cpu = (now, cpu)
+        return now - self._moved
+
+
+class Watch:
+    """One host's part of the watch."""
+
+    def __init__(
+        self,
+        board: Board,
+        options: Options,
+        probe: t.Callable[[dict[str, t.Any]], dict[str, t.Any]],
+        say: t.Callable[[str], None],
+        clock: t.Callable[[], float] = time.time,
+        pause: t.Callable[[float], None] = time.sleep,
+    ) -> None:
+        """
+        :param probe: called with the last look's state, returns what M(sparkstack.inference.init_phase_probe) does; raises
+            :class:`Unreachable`. :param say: prints a line for the user at once.
+        """
+        self.board, self.options, self.probe, self.say = board, options, probe, say
+        self.clock, self.pause = clock, pause
+        self._state: dict[str, t.Any] = {}
+        self._progress = Progress()
+        self._said: t.Any = None
+        self._said_at = 0.0
+        self._unreachable_since: float | None = None
+        self._failing_since: float | None = None
+
+    def run(self) -> dict[str, t.Any]:
+        """Watch until there is a verdict for the group, or the time is over; returns the verdict and C(over) (its time was)."""
+        word: dict[str, t.Any] = {"rank": self.options.rank, "gone": "its watch ended"}
+        try:
+            verdict = self._run()
+            word = {}
+            return verdict
+        except Exception as error:
+            word["gone"] = f"its watch ended: {error}"
+            raise
+        finally:
+            if word:
+                self.board.write("rank", dict(word, node=self.board.member, unreachable=word["gone"], written=self.clock()))
+
+    def _run(self) -> dict[str, t.Any]:
+        start = self.clock()
+        while True:
+            began = self.clock()
+            record = self._look(began)
+            self.board.write("rank", record)
+            records = self._records(start)
+            settled = self._settled()
+            verdict = settled or judge(records, self.options.stall_timeouts)
+            self._tell(record, records, verdict)
+            if settled:
+                return settled
+            now = self.clock()
+            if self._final(verdict, records, start, now):
+                verdict["over"] = False
+                self.board.write("verdict", verdict)
+                return self._settled() or verdict
+            if self.options.timeout and now - start >= self.options.timeout:
+                return dict(verdict, over=True)
+            self.pause(max(0.05, began + POLL - now))
+
+    def _look(self, now: float) -> dict[str, t.Any]:
+        """Probe the own rank and make a record of it, see M(_diagnosis)."""
+        base = {"node": self.board.member, "rank": self.options.rank}
+        try:
+            found = self.probe(self._state)
+        except Unreachable as error:
+            self._unreachable_since = self._unreachable_since if self._unreachable_since is not None else now
+            lost = now - self._unreachable_since >= self.options.join_timeout
+            return dict(base, unreachable=str(error), lost=lost, written=self.clock())
+        self._unreachable_since = None
+        self._state = found.pop("state", {})
+        after = self.clock()
+        quiet = self._progress.quiet(found, after)
+        phases = (found["reading"] or {}).get("phases") or []
+        since = phases[-1]["time"] if phases else found.get("started_at")
+        end = found.get("finished_at") or found["now"]
+        return dict(
+            base,
+            **{key: found.get(key) for key in ("started", "running", "exit_code", "oom_killed", "error", "reading")},
+            healthy=found.get("healthy"),
+            addresses=found.get("addresses") or [],
+            quiet_seconds=round(quiet, 1),
+            busy=self._progress.busy,
+            finished=found.get("finished_at"),
+            clock_offset=round(found["now"] - (now + after) / 2, 3),
+            seconds_in_phase=max(0.0, end - since) if since is not None else None,
+            seconds=max(0.0, end - found["started_at"]) if found.get("started_at") else None,
+            written=after,
+        )
+
+    def _records(self, start: float) -> list[dict[str, t.Any]]:
+        """All ranks' records; of a host that is silent, that it is."""
+        now = self.clock()
+        words = self.board.read("rank")
+        records = []
+        for index, member in enumerate(self.board.members):
+            record = words.get(member)
+            if record is None:
+                why = f"its task has not begun after {now - start:.0f} s"
+                record = {"unreachable": why, "lost": now - start >= self.options.join_timeout, "pending": True, "rank": index}
+            elif "gone" in record:
+                record = dict(record, lost=True)
+            elif now - record["written"] > _SILENT and not self.board.read("verdict"):
+                record = {"unreachable": f"no word from it for {now - record['written']:.0f} s", "lost": True, "rank": record["rank"]}
+            records.append(dict(record, node=member))
+        return records
+
+    def _settled(self) -> dict[str, t.Any] | None:
+        """The verdict that a host has come to; the first host's, should two have come to one in the same moment."""
+        words = self.board.read("verdict")
+        return next(iter(words.values()), None)
+
+    def _final(self, verdict: dict[str, t.Any], records: list[dict[str, t.Any]], start: float, now: float) -> bool:
+        """The watch ends with this verdict; a node that is lost is a failure of its own."""
+        lost = [record for record in records if record.get("lost")]
+        if any(record.get("pending") for record in records) and not lost:
+            return False
+        if verdict["verdict"] == "failed":
+            self._failing_since = self._failing_since if self._failing_since is not None else now
+            return bool(not self.options.timeout or now - self._failing_since >= _SETTLE[bool(verdict["sure"])] or lost)
+        self._failing_since = None
+        if lost:
+            node, why = lost[0]["node"], str(lost[0]["unreachable"]).rstrip(".")
+            verdict.update(
+                verdict="failed",
+                cause=None,
+                culprit=node,
+                summary=f"Nothing is known of {node} any more: {why}.",
+                remedy=f"Look at {node} and at the controller's connection to it, then run this again: the ranks go on meanwhile.",
+                evidence=[f"{node}: {why}"],
+            )
+            return True
+        if verdict["verdict"] == "stalled":
+            return now - start >= (_OBSERVE if self.options.timeout else 3 * POLL)
+        reached = PHASES.index(verdict["phase"]) >= PHASES.index(self.options.until) and all(record.get("started", True) for record in records)
+        return verdict["verdict"] == "ready" or (reached and self.options.until != "ready") or not self.options.timeout
+
+    # What the user sees.
+
+    def _tell(self, record: dict[str, t.Any], records: list[dict[str, t.Any]], verdict: dict[str, t.Any]) -> None:
+        """A line when something has changed, and now and then one that says that nothing has."""
+        if not self.options.timeout:
+            return
+        now = self.clock()
+        reading = record.get("reading") or {}
+        change = (reading.get("phase"), record.get("running"), record.get("started"), bool(record.get("unreachable")))
+        if change != self._said:
+            self.say(line(record))
+            self._said, self._said_at = change, now
+        elif now - self._said_at >= HEARTBEAT and self.board.member == self.board.members[0] and verdict["verdict"] != "ready":
+            self.say("; ".join(line(other) for other in records))
+            self._said_at = now
+
+
+def line(record: t.Mapping[str, t.Any]) -> str:
+    """One rank's state in a line: "[spark2] 4/9 load_weights 71% (5/7) 88 s"; the seconds are since its container's start."""
+    name = f"[{record['node']}]"
+    if record.get("unreachable"):
+        return f"{name} {record['unreachable']}"
+    if not record.get("started"):
+        return f"{name} no container yet"
+    reading = record.get("reading") or {}
+    phase = reading.get("phase") or "container"
+    words = [name, f"{PHASES.index(phase)}/{len(PHASES) - 1}", phase]
+    progress = reading.get("progress")
+    if progress:
+        words.append(f"{progress['percent']}% ({progress['done']}/{progress['total']})")
+    if not record.get("running"):
+        words.append(f"ended with exit code {record.get('exit_code')}")
+    if record.get("seconds") is not None:
+        words.append(f"{record['seconds']:.0f} s")
+    return " ".join(words)
