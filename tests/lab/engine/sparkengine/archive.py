@@ -212,10 +212,15 @@ def _entry(name: str, size: int) -> tarfile.TarInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """What an archive holds: its tag, the image's id and its diff ids, lowest layer first."""
+    """What an archive holds: its tag, the image's ids and its diff ids, lowest layer first.
+
+    image_id is the configuration's digest, which Docker's own store calls the image by; manifest_id is the manifest's
+    digest, which the containerd store calls it by.
+    """
 
     tag: str
     image_id: str
+    manifest_id: str
     diff_ids: tuple[str, ...]
 
 
@@ -224,7 +229,9 @@ def describe(path: pathlib.Path) -> Described:
     with tarfile.open(path) as tar:
         manifest = json.loads(_read(tar, "manifest.json"))[0]
         config = _read(tar, manifest["Config"])
-    return Described(manifest["RepoTags"][0], _digest(config), tuple(json.loads(config)["rootfs"]["diff_ids"]))
+        index = json.loads(_read(tar, "index.json"))["manifests"][0]
+    diff_ids = tuple(json.loads(config)["rootfs"]["diff_ids"])
+    return Described(manifest["RepoTags"][0], _digest(config), index["digest"], diff_ids)
 
 
 def _read(tar: tarfile.TarFile, name: str) -> bytes:

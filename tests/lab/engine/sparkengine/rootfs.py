@@ -135,6 +135,8 @@ def trim(root: pathlib.Path) -> None:
     (lib / "bin" / "py-spy").rename(root / BIN / "py-spy")
     # The commands in bin begin with the path of the Python that installed them, which is not in the image.
     unwanted = [lib / "bin", root / ENGINE / "bin", *(lib / "torch" / name for name in ("test", "include", "share"))]
+    # RECORD lists files that go here or are made later, in an order that differs from one installation to the next.
+    unwanted += (root / "opt/engine").glob("*/*.dist-info/RECORD")
     unwanted += [path for path in lib.rglob("tests") if path.is_dir() and path.parent.name != "testing"]
     # `import torch` looks for torch/bin/torch_shm_manager; the rest there are tests and compilers.
     unwanted += [path for path in lib.glob("torch/bin/*") if path.name != "torch_shm_manager"]
