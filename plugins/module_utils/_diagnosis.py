@@ -373,13 +373,13 @@ def _diverged(
     """Ranks that wait for each other in different captures: one left a step out for lack of memory."""
     if {_phase(r) for r in up} != {"graph_capture"} or len(up) < 2:
         return None
-    left = [(r, _of_kind(r, "soft", "memory_unbalanced")) for r in up]
-    short = [(r, c) for r, c in left if c]
+    told = [(r, p["values"].get("left_out")) for r in up for p in _reading(r).get("phases") or []]
+    short = [(r, line) for r, line in told if line]
     if len(short) != 1:
         return None
-    record, candidate = short[0]
+    record, line = short[0]
     why = f"{_name(record)} left out a graph for lack of memory and captures another one than the rest: they wait for each other."
-    return "memory_unbalanced", record, candidate["lines"], why
+    return "memory_unbalanced", record, [line], why
 
 
 def _suspicion(

@@ -34,9 +34,9 @@ _TRACE_KEYS = ("exc_info", "exc_text", "exception", "traceback", "stack_info", "
 _TIME_KEYS = ("timestamp", "time", "asctime", "ts", "@timestamp")
 
 _SECRETS = (
-    (re.compile(r"(?i)(--?[\w-]*api[-_]key(?:=|\s+))(?!None\b)[^\s,'\"]+"), r"\1***"),
-    (re.compile(r"(?i)([\w-]*api_key['\"]?\s*[:=]\s*\[?['\"])[^'\"]+"), r"\1***"),
-    (re.compile(r"(?i)\b([A-Z_]*(?:TOKEN|API_KEY|PASSWORD|SECRET)=)(?!None\b)[^\s,'\"]+"), r"\1***"),
+    (re.compile(r"(?i)(--?[\w-]{0,40}api[-_]key(?:=|\s+))(?!None\b)[^\s,'\"]+"), r"\1***"),
+    (re.compile(r"(?i)\b([\w-]{0,40}api_key['\"]?\s*[:=]\s*\[?['\"])[^'\"]+"), r"\1***"),
+    (re.compile(r"(?i)\b([A-Z_]{0,40}(?:TOKEN|API_KEY|PASSWORD|SECRET)=)(?!None\b)[^\s,'\"]+"), r"\1***"),
     (re.compile(r"(?i)\b(Bearer\s+)[\w.~+/=-]{6,}"), r"\1***"),
     (re.compile(r"\b(hf_|nvapi-|sk-)[A-Za-z0-9_-]{12,}"), r"\1***"),
 )

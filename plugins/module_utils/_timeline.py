@@ -115,7 +115,7 @@ class Timeline:
         pieces = [piece for piece in re.split(rb"[\r\n]+", data[-_PARTIAL:]) if piece.strip()]
         if not pieces:
             return
-        line = _logline.mask(_logline.read(pieces[-1], self._year)[-1].text.strip())
+        line = _logline.mask(_logline.read(pieces[-1][:4000], self._year)[-1].text.strip())
         self._last_line = line if len(line) <= 400 else line[:400] + " ..."
         for piece in reversed(pieces[-200:]):
             told = _logline.read(piece, self._year)[0].time

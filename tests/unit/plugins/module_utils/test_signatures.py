@@ -1,0 +1,157 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: E501 - a real line is as long as it is.
+"""One excerpt for each signature: found in a log, alone and in a traceback, and taken for what it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._causes import CAUSES
+from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis import from_text
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._common import SIGNATURES
+from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
+
+SGLANG = "[2026-11-29 22:50:07 TP1] "
+WORKER = "(Worker_TP1 pid=15748) ERROR 11-29 22:32:47 [multiproc_executor.py:1063] "
+
+# What a traceback ends with: cause, kind, engine, the line.
+RAISED = [
+    ("oom", "cause", "sglang", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 128.00 MiB. GPU 0 has a total capacity of 139.80 GiB"),
+    ("oom", "cause", "vllm", "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ("oom", "cause", "sglang", "torch.AcceleratorError: CUDA error: out of memory"),
+    ("oom", "cause", "sglang", "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value: mem_fraction_static=0.5"),
+    ("oom", "cause", "sglang", "ValueError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.5."),
+    ("oom", "cause", "vllm", "ValueError: Free memory on device cuda:0 (14.13/119.64 GiB) on startup is less than desired GPU memory utilization (0.9, 107.68 GiB)."),
+    ("oom", "cause", "vllm", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."),
+    ("oom", "cause", "vllm", "ValueError: To serve at least one request with the model's max seq len (262144), 24.00 GiB KV cache is needed"),
+    ("oom", "cause", "vllm", "ValueError: Available memory on node 0 (14.13/23.54 GiB) on kv cache allocation is less than requested memory for kv (100.0 GiB)."),
+    ("oom", "relay", "vllm", "RuntimeError: Worker failed with error 'Available memory on node 0 (1/2 GiB) on kv cache allocation is less than requested memory'"),
+    ("oom", "death", "sglang", "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL), a common cause is the OS OOM killer."),
+    ("worker_died", "death", "sglang", "RuntimeError: Rank 0 scheduler died during initialization (exit code: 1)."),
+    ("ray_oom_kill", "cause", "vllm", "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory."),
+    ("memory_unbalanced", "relay", "sglang", "RuntimeError: The memory capacity is unbalanced. pre_model_load_memory=1.44, local_gpu_memory=138.3"),
+    ("bad_flag", "cause", "sglang", "torch.AcceleratorError: CUDA error: invalid device ordinal"),
+    ("bad_flag", "cause", "vllm", "ValueError: nnodes > 1 can only be set when distributed executor backend is mp, uni or external_launcher."),
+    ("unsupported_arch", "cause", "vllm", "ValueError: Transformers does not recognize this architecture. This could be because of an issue with the checkpoint"),
+    ("unsupported_arch", "cause", "sglang", "ValueError: Model architectures ['X'] are not supported for now. Supported architectures: dict_keys([])"),
+    ("unsupported_arch", "cause", "sglang", "AttributeError: 'Qwen3_5MoeTextConfig' object has no attribute 'full_attention_interval'."),
+    ("rendezvous_timeout", "peer", "vllm", "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 1/2 clients joined."),
+    ("rendezvous_timeout", "peer", "vllm", "torch.distributed.DistNetworkError: The client socket has timed out after 30000ms while trying to connect to (192.168.200.11, 29501)."),
+    ("peer_exited", "peer", "sglang", "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Read error [10.77.1.2]:59012: Connection reset by peer"),
+    ("peer_exited", "peer", "vllm", "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:553] Connection closed by peer [192.168.200.12]:16084. This is typically"),
+    ("peer_exited", "peer", "vllm", "RuntimeError: NCCL error: remote process exited or there was a network error"),
+    ("peer_exited", "peer", "sglang", "ValueError: TP rank 0 could finish the model loading, but there are other ranks that didn't finish loading."),
+    ("gloo_wrong_iface", "cause", "vllm", "RuntimeError: [enforce fail at device.cc:84] ifa != nullptr. Unable to find address for: eth9"),
+    ("gloo_wrong_iface", "relay", "vllm", "RuntimeError: Gloo connectFullMesh failed with [pair.cc:144] timed out connecting: Connection refused, remote=[127.0.0.1]:34689"),
+    ("gloo_wrong_iface", "cause", "vllm", "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error"),
+    ("nccl_error", "cause", "sglang", "RuntimeError: NCCL error: invalid usage (run with NCCL_DEBUG=WARN for details)"),
+    ("net_unreachable", "cause", "vllm", "socket.gaierror: NameError: Name or service not known"),
+    ("port_in_use", "cause", "sglang", "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 20000, name: EADDRINUSE"),
+    ("port_in_use", "cause", "vllm", "OSError: [Errno 98] Address already in use"),
+    ("missing_weights", "cause", "sglang", "OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/models/none'."),
+    ("missing_weights", "cause", "vllm", "safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata, file not fully covered"),
+    ("missing_weights", "cause", "vllm", "RuntimeError: Cannot find any model weights with `/models/x`"),
+    ("missing_weights", "cause", "vllm", "OSError: /models/x does not appear to have a file named config.json."),
+    ("missing_weights", "cause", "vllm", "FileNotFoundError: No such file or directory: \"/models/x/model-00002-of-00005.safetensors\""),
+    ("permission", "cause", "vllm", "PermissionError: [Errno 13] Permission denied: '/models/x/config.json'"),
+    ("unsupported_gpu_arch", "cause", "sglang", "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device"),
+    ("driver", "cause", "vllm", "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment"),
+    ("watchdog", "peer", "vllm", "TimeoutError: RPC call to execute_model timed out."),
+    ("bad_image", "cause", "vllm", "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found"),
+    ("unknown", "unknown", "vllm", "KeyError: 'vllm_cpu'"),
+]
+# What counts wherever it stands.
+PRINTED = [
+    ("bad_flag", "cause", "sglang", "sglang serve: error: unrecognized arguments: --language-model-only"),
+    ("bad_flag", "cause", "vllm", "vllm serve: error: argument --dtype: invalid choice: 'bf17'"),
+    ("bad_flag", "cause", "sglang", "launch_server.py: error: ambiguous option: --cuda-graph-max-bs could match --cuda-graph-max-bs-decode"),
+    ("wrong_image_arch", "cause", "vllm", "exec /usr/bin/python3: exec format error"),
+    ("ib_error", "cause", "sglang", "spark1:1:2 [0] transport/net_ib.cc:90 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev rocep1s0f1:1"),
+    ("nccl_error", "soft", "sglang", "spark1:1:2 [0] NCCL WARN something else"),
+    ("nccl_timeout", "peer", "vllm", "[rank0]:[E1129 22:22:22.222222222 ProcessGroupNCCL.cpp:683] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)"),
+    ("net_unreachable", "soft", "sglang", "[W1129 22:53:21.012162461 socket.cpp:764] [c10d] The client socket has failed to connect to 0.0.0.0:7317 (errno: 113 - No route to host)."),
+    ("rendezvous_timeout", "soft", "vllm", "[E1129 22:51:43.904256021 socket.cpp:1028] [c10d] The client socket has timed out after 30000ms while trying to connect to (192.168.200.11, 29501)."),
+    ("rendezvous_timeout", "soft", "vllm", "(EngineCore pid=1) INFO 11-29 22:42:23 [ray_utils.py:233] Waiting for creating a placement group of specs for 10 seconds. specs=[{}]"),
+    ("port_in_use", "cause", "sglang", "[2026-11-29 22:44:03] ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 30000): address already in use"),
+    ("custom_allreduce_ipc", "cause", "vllm", "Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:368 'invalid resource handle'"),
+    ("watchdog", "cause", "sglang", SGLANG + "Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)"),
+    ("worker_died", "death", "vllm", "(MainProcess pid=1) ERROR 11-29 22:32:53 [multiproc_executor.py:315] Worker proc VllmWorker-1 died unexpectedly (exit code: None), shutting down executor."),
+    ("worker_died", "death", "vllm", "(EngineCore pid=1) ERROR 11-29 22:32:53 [x.py:1] RayWorkerProc rank=[1] died unexpectedly, shutting down executor."),
+    ("worker_died", "death", "sglang", "[2026-11-29 22:44:21] Scheduler or DataParallelController 6843 terminated with -9"),
+    ("peer_exited", "peer", "sglang", "[2026-11-29 22:44:21] Scheduler or DataParallelController 6843 terminated with 0"),
+    ("worker_died", "death", "sglang", "[2026-11-29 22:44:21] Subprocess scheduler_0 (pid=12) crashed with exit code -6. Triggering SIGQUIT for cleanup..."),
+]
+# What healthy ranks print too, and what says nothing by itself.
+HARMLESS = [
+    ("vllm", "(EngineCore pid=1) INFO 11-29 22:32:53 [shm_broadcast.py:1] No available shared memory broadcast block found in 60 seconds."),
+    ("vllm", "(APIServer pid=1) WARNING 11-29 22:15:44 [system_utils.py:255] This can cause fd limit errors like `OSError: [Errno 24] Too many open files`."),
+    ("sglang", "[rank0]:[W1129 22:44:23.543811971 ProcessGroupNCCL.cpp:1575] Warning: WARNING: destroy_process_group() was not called before program exit"),
+    ("sglang", SGLANG + "Ignore import error when loading sglang.srt.models.inkling: No module named 'helion'"),
+    ("vllm", "[W1129 22:32:30.316185062 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3"),
+    ("vllm", "(EngineCore pid=1) ERROR 11-29 22:32:53 [multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly (exit code: 0), shutting down executor."),
+    ("sglang", "[2026-11-29 22:44:21] Received sigquit from a child process. It usually means the child failed."),
+]
+
+
+def candidates(engine: str, text: str) -> list[dict]:
+    timeline = Timeline(engine, 2026)
+    timeline.feed(text)
+    return timeline.reading()["candidates"]
+
+
+@pytest.mark.parametrize(("cause", "kind", "engine", "raised"), RAISED)
+def test_raised(cause: str, kind: str, engine: str, raised: str) -> None:
+    before = (SGLANG + "Scheduler hit an exception: ", "") if engine == "sglang" else (WORKER, WORKER)
+    header = "Traceback (most recent call last):"
+    herald = "" if engine == "sglang" else WORKER + "WorkerProc failed to start.\n"
+    text = f'{herald}{before[0]}{header}\n{before[1]}  File "x.py", line 1, in run\n{before[1]}    call()\n{before[1]}{raised}\n\n'
+    (found,) = candidates(engine, text)
+    assert (found["cause"], found["kind"], found["fatal"]) == (cause, kind, True)
+    assert found["lines"][-1].endswith(raised)
+    assert any('File "x.py"' in line for line in found["lines"])
+
+
+@pytest.mark.parametrize(("cause", "kind", "engine", "printed"), PRINTED)
+def test_printed(cause: str, kind: str, engine: str, printed: str) -> None:
+    (found,) = candidates(engine, f"first line\n{printed}\nlast line\n")
+    assert (found["cause"], found["kind"]) == (cause, kind)
+    assert found["lines"] == [printed]
+    assert found["fatal"] is (kind != "soft")
+
+
+@pytest.mark.parametrize(("engine", "printed"), HARMLESS)
+def test_harmless(engine: str, printed: str) -> None:
+    assert candidates(engine, f"first line\n{printed}\n") == []
+
+
+def test_a_rank_that_ray_names() -> None:
+    (found,) = candidates("vllm", [p for *_x, p in PRINTED if "RayWorkerProc rank" in p][0] + "\n")
+    assert found["values"] == {"rank": 1}
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        ("oom", "Out of memory: Killed process 6843 (sglang::schedul) total-vm:1kB"),
+        ("oom", "Memory cgroup out of memory: Killed process 12 (VLLM::Worker_TP)"),
+        ("wrong_image_arch", "exec /usr/bin/vllm: exec format error"),
+        ("driver", 'could not select device driver "" with capabilities: [[gpu]]'),
+        ("bad_image", 'exec: "vllm": executable file not found in $PATH: unknown'),
+    ],
+)
+def test_word_from_outside(cause: str, text: str) -> None:
+    found = from_text(text)
+    assert found is not None and found["cause"] == cause
+
+
+def test_every_cause_has_its_words() -> None:
+    signatures = [s for engine in ENGINES.values() for s in engine.log.signatures] + list(SIGNATURES)
+    assert {s.cause for s in signatures if s.kind not in ("noise", "wrapper", "stop")} <= set(CAUSES)
+    for cause, words in CAUSES.items():
+        assert words.remedy.endswith("."), cause
+    for signature in signatures:
+        assert not signature.remedy or signature.remedy.endswith("."), signature
+        assert signature.remedy.format(node="spark2", peer="spark1") == signature.remedy.replace("{node}", "spark2").replace("{peer}", "spark1")

@@ -1,0 +1,208 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: E501 - a real line is as long as it is.
+"""Lines as collectors, versions and terminals shape them."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.sparkstack.inference.plugins.module_utils import _logline
+from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import KEPT_LINES, Timeline
+
+# One line for each phase of a start, head first, as versions print them.
+SGLANG_OLD = """\
+[2025-03-01 10:00:00] server_args=ServerArgs(model_path='/m', tp_size=2, nnodes=2, node_rank=0, dist_init_addr='10.0.0.1:5000')
+[2025-03-01 10:00:10 TP0] Init torch distributed begin.
+[2025-03-01 10:00:15 TP0] sglang is using nccl==2.21.5
+[2025-03-01 10:00:20 TP0] Load weight begin. avail mem=100.00 GB
+[2025-03-01 10:01:20 TP0] Load weight end. type=Qwen2ForCausalLM, dtype=torch.bfloat16, avail mem=40.00 GB
+[2025-03-01 10:01:25 TP0] Memory pool end. avail mem=11.87 GB
+[2025-03-01 10:01:26 TP0] Capture cuda graph begin. This can take up to several minutes. avail mem=11.50 GB
+[2025-03-01 10:01:37 TP0] Capture cuda graph end. Time elapsed: 11.4 s. mem usage=0.50 GB. avail mem=11.00 GB.
+[2025-03-01 10:01:38 TP0] max_total_num_tokens=812345, chunked_prefill_size=8192, context_len=32768
+[2025-03-01 10:01:39] INFO:     Uvicorn running on http://0.0.0.0:30000 (Press CTRL+C to quit)
+[2025-03-01 10:01:45] The server is fired up and ready to roll!
+"""
+SGLANG_NEW = SGLANG_OLD.replace("Init torch distributed begin.", "Init parallel begin.").replace(
+    "[2025-03-01 10:00:20 TP0] Load weight begin",
+    "[2025-03-01 10:00:18 TP0] Init parallel ends. elapsed=3.75 s\n[2025-03-01 10:00:19 TP0] Memory baseline taken. mem usage=1.96 GB\n"
+    "[2025-03-01 10:00:20 TP0] Load weight begin",
+)
+VLLM = """\
+(APIServer pid=1) INFO 11-29 10:00:00 [utils.py:1] non-default args: {'model': '/m'}
+(EngineCore pid=2) INFO 11-29 10:00:09 [core.py:1] Initializing a V1 LLM engine (v0.33.0) with config: model='/m'
+(Worker pid=3) INFO 11-29 10:00:10 [parallel_state.py:1] world_size=2 rank=0 local_rank=0 distributed_init_method=tcp://10.0.0.1:29501 backend=nccl
+(Worker pid=3) INFO 11-29 10:00:18 [parallel_state.py:2] rank 0 in world size 2 is assigned as DP rank 0, PP rank 0, TP rank 0
+(Worker_TP0 pid=3) INFO 11-29 10:00:20 [gpu_model_runner.py:1] Starting to load model /m...
+(Worker_TP0 pid=3) INFO 11-29 10:05:20 [gpu_model_runner.py:2] Model loading took 76.1 GiB memory and 302.1 seconds
+(Worker_TP0 pid=3) INFO 11-29 10:05:40 [monitor.py:1] torch.compile took 18.4 s in total
+(Worker_TP0 pid=3) INFO 11-29 10:05:50 [gpu_worker.py:1] Available KV cache memory: 52.66 GiB
+(EngineCore pid=2) INFO 11-29 10:05:51 [kv_cache_utils.py:1] GPU KV cache size: 1,253,392 tokens, Maximum concurrency for 1 tokens per request: 6.15x
+(Worker_TP0 pid=3) INFO 11-29 10:05:52 [gpu_model_runner.py:3] [Autotuner]: Autotuning process starts ...
+(Worker_TP0 pid=3) INFO 11-29 10:06:30 [gpu_model_runner.py:4] Graph capturing finished in 14 secs, took 0.84 GiB
+(EngineCore pid=2) INFO 11-29 10:06:31 [core.py:2] init engine (profile, create kv cache, warmup model) took 44.5 s (compilation: 18.4 s)
+(APIServer pid=1) INFO 11-29 10:06:32 [entry.py:1] Starting vLLM server on http://0.0.0.0:8000
+INFO:     Application startup complete.
+"""
+ORDER = ["parse_args", "init_dist", "create_runner", "load_weights", "kv_cache", "graph_capture", "engine_ready", "http_warmup", "ready"]
+
+
+def read(text: str | bytes, engine: str = "auto") -> dict[str, t.Any]:
+    timeline = Timeline(engine, 2026)
+    timeline.feed(text)
+    return timeline.reading()
+
+
+def phases(reading: dict[str, t.Any]) -> list[str]:
+    return [phase["phase"] for phase in reading["phases"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "order"),
+    [(SGLANG_OLD, "sglang", [p for p in ORDER if p != "create_runner"]), (SGLANG_NEW, "sglang", ORDER), (VLLM, "vllm", ORDER)],
+    ids=["sglang 0.4", "sglang 0.5.23", "vllm 0.33"],
+)
+@pytest.mark.parametrize(
+    "collect",
+    [
+        lambda line: line,
+        lambda line: f"head-1  | {line}",
+        lambda line: f"\x1b[36mhead-1  |\x1b[0m {line}",
+        lambda line: f"2026-11-29T10:00:00.123456789Z {line}",
+        lambda line: f"2026-11-29T10:00:00.123456789+00:00 stdout F {line}",
+        lambda line: f"[pod/head-0/engine] {line}",
+        lambda line: f"Nov 29 10:00:00 spark1 engine[42]: {line}",
+        lambda line: '{"log":"' + line.replace('"', '\\"') + '\\n","stream":"stderr","time":"2026-11-29T10:00:00.1Z"}',
+        lambda line: '{"timestamp": "2026-11-29 10:00:00", "level": "INFO", "message": "' + line.replace('"', '\\"') + '"}',
+    ],
+    ids=["plain", "compose", "compose in colour", "docker -t", "cri", "kubectl", "journald", "json-file", "json"],
+)
+def test_phases(text: str, engine: str, order: list[str], collect: t.Callable[[str], str]) -> None:
+    reading = read("".join(collect(line) + "\n" for line in text.splitlines()))
+    assert reading["engine"] == engine
+    assert phases(reading) == order
+    assert reading["candidates"] == []
+
+
+def test_values_and_times() -> None:
+    by = {phase["phase"]: phase for phase in read(VLLM)["phases"]}
+    assert by["load_weights"]["values"] == {"used_gib": 76.1, "load_seconds": 302.1}
+    assert by["load_weights"]["seconds"] == 300.0
+    assert by["kv_cache"]["values"] == {"compile_seconds": 18.4, "available_gib": 52.66, "tokens": 1253392}
+    # uvicorn's line tells no time: it came no earlier than the line before.
+    assert by["ready"]["time"] == by["http_warmup"]["time"]
+    by = {phase["phase"]: phase for phase in read(SGLANG_NEW)["phases"]}
+    assert by["init_dist"]["values"] == {"nccl": "2.21.5", "init_seconds": 3.75}
+    assert by["graph_capture"]["values"]["capture_seconds"] == 11.4
+    assert read(SGLANG_OLD)["claims"] == {"rank": "0", "ranks": "2", "tensor_parallel": "2", "rendezvous": "10.0.0.1:5000"}
+
+
+def test_a_second_run_in_the_same_log() -> None:
+    crash = "[2025-03-01 10:02:00 TP0] Scheduler hit an exception: Traceback (most recent call last):\n  File \"a\"\nRuntimeError: CUDA error: out of memory\n\n"
+    reading = read(SGLANG_OLD + crash + SGLANG_OLD.split("[2025-03-01 10:01:20")[0])
+    assert reading["phase"] == "load_weights"
+    assert reading["candidates"] == []
+    assert reading["earlier"] == [{"phase": "ready", "cause": "oom"}]
+
+
+@pytest.mark.parametrize(
+    ("bar", "progress"),
+    [
+        ("\rLoading safetensors checkpoint shards:  40% Completed | 2/5 [00:10<00:15,  5.0s/it]\n\n", (40, 2, 5)),
+        ("\rMulti-thread loading shards:   0% Completed | 0/12 [00:00<?, ?it/s]\rMulti-thread loading shards:  17% Completed | 2/12 [00:00<00:01]", (17, 2, 12)),
+    ],
+)
+def test_progress(bar: str, progress: tuple[int, int, int]) -> None:
+    reading = read(SGLANG_OLD.split("[2025-03-01 10:01:20")[0] + bar)
+    assert reading["progress"] == {"phase": "load_weights", "percent": progress[0], "done": progress[1], "total": progress[2]}
+
+
+def test_a_line_glued_to_a_bar() -> None:
+    text = SGLANG_OLD.split("[2025-03-01 10:01:37")[0]
+    text += "\rCapturing batches (bs=8 avail_mem=10.19 GB):  50%|#####     | 3/6 [00:04<00:04][2025-03-01 10:01:38 TP0] max_total_num_tokens=7, x\n"
+    reading = read(text)
+    assert reading["phase"] == "engine_ready"
+    assert reading["phases"][-1]["time"] == reading["phases"][-2]["time"] + 12
+
+
+def test_a_traceback_between_the_lines_of_other_processes() -> None:
+    a = "(Worker_TP0 pid=3) ERROR 11-29 10:05:20 [multiproc_executor.py:9] "
+    b = "(EngineCore pid=2) INFO 11-29 10:05:20 [core.py:5] "
+    lines = ["WorkerProc failed to start.", "Traceback (most recent call last):", '  File "a.py", line 1', "    x()", "ValueError: odd", "more of it"]
+    text = "".join(f"{a}{line}\n{b}something {number}\n" for number, line in enumerate(lines))
+    (found,) = read(text, "vllm")["candidates"]
+    assert found["lines"] == [a + line for line in lines]
+    assert (found["cause"], found["message"]) == ("unknown", "ValueError: odd")
+
+
+def test_a_chain_gives_its_first_reason_and_all_its_lines() -> None:
+    first = 'Traceback (most recent call last):\n  File "a"\nhuggingface_hub.errors.HFValidationError: bad id\n\n'
+    second = "The above exception was the direct cause of the following exception:\n\n" + 'Traceback (most recent call last):\n  File "b"\nOSError: odd\n'
+    (found,) = read(first + second)["candidates"]
+    assert found["cause"] == "missing_weights"
+    assert found["lines"][-1] == "OSError: odd" and len(found["lines"]) == 8
+
+
+def test_a_traceback_in_a_line_of_json() -> None:
+    line = '{"level": "ERROR", "message": "Scheduler hit an exception: Traceback (most recent call last):\\n  File \\"a\\"\\nRuntimeError: NCCL error: internal error\\n"}'
+    (found,) = read(line + "\n", "sglang")["candidates"]
+    assert (found["cause"], found["fatal"], len(found["lines"])) == ("nccl_error", True, 3)
+
+
+def test_an_error_that_was_overcome_is_forgotten() -> None:
+    refused = "[W1129 22:53:21.012162461 socket.cpp:764] [c10d] The client socket has failed to connect to x (errno: 113 - No route to host).\n"
+    start, rest = SGLANG_OLD.split("[2025-03-01 10:00:20")
+    assert [c["count"] for c in read(start + refused * 3)["candidates"]] == [3]
+    assert read(start + refused * 3 + "[2025-03-01 10:00:20" + rest)["candidates"] == []
+
+
+def test_repeated_trouble_is_no_progress() -> None:
+    refused = b"[W1129 22:53:21.012162461 socket.cpp:764] [c10d] The client socket has failed to connect to x (errno: 113 - No route to host).\n"
+    timeline = Timeline("sglang", 2026)
+    timeline.feed(SGLANG_OLD)
+    before = timeline.reading()["useful"]
+    timeline.feed(refused * 100)
+    assert timeline.reading()["useful"] - before < 2 * 100
+
+
+def test_a_very_long_traceback_keeps_both_ends() -> None:
+    frames = "".join(f'  File "f{number}.py", line {number}\n' for number in range(5000))
+    (found,) = read("Traceback (most recent call last):\n" + frames + "RecursionError: deep\n\n")["candidates"]
+    assert len(found["lines"]) == KEPT_LINES
+    assert found["lines"][1].startswith('  File "f0.py"') and found["lines"][-1] == "RecursionError: deep"
+
+
+def test_memory_is_bounded() -> None:
+    timeline = Timeline("sglang", 2026)
+    for number in range(200):
+        timeline.feed(f"Traceback (most recent call last):\n  File \"a\"\nValueError: number {number}\n\n")
+    timeline.feed("x" * 10_000_000)
+    assert len(str(timeline.state())) < 200_000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vllm serve /m --api-key {}",
+        "vllm serve /m --api-key={} --port 8000",
+        "server_args=ServerArgs(model_path='/m', api_key='{}', admin_api_key='{}')",
+        "non-default args: {{'api_key': ['{}'], 'port': 8000}}",
+        "Authorization: Bearer {}",
+        "HF_TOKEN={}",
+        "token hf_{} was refused",
+    ],
+)
+def test_secrets(line: str) -> None:
+    secret = "abcDEF123456abcDEF123456"
+    masked = _logline.mask(line.format(secret, secret))
+    assert secret not in masked and "***" in masked
+    assert read(line.format(secret, secret) + "\n")["last_line"] == masked
+
+
+def test_no_secret_is_no_secret() -> None:
+    for line in ("api_key=None, admin_api_key=None", "--api-key None", "the token is missing"):
+        assert _logline.mask(line) == line
