@@ -77,7 +77,7 @@ def read(raw: bytes, year: int, at: str = "") -> t.List[Line]:
     :param at: the text that was searched for: the last time before it counts, for a log line can be glued to the end of a
         progress bar ("4.74s/it][2026-11-29 22:43:39 TP0] Using default MoE kernel config").
     """
-    text = plain(raw).rstrip()
+    text = plain(raw).rstrip("\r\n")
     stamp: t.Optional[float] = None
     for _round in range(3):
         match = _STAMP.match(text)
@@ -89,6 +89,7 @@ def read(raw: bytes, year: int, at: str = "") -> t.List[Line]:
             if not match:
                 break
             text = text[match.end() :]
+    text = text.rstrip()
     if text[:1] == "{" and text[-1:] == "}":
         unwrapped = _unwrap(text)
         if unwrapped is not None:

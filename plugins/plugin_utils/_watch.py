@@ -108,38 +108,48 @@ class Watch:
 
     def run(self) -> dict[str, t.Any]:
         """Watch until there is a verdict for the group, or the time is over; returns the verdict and C(over) (its time was)."""
-        word: dict[str, t.Any] = {"rank": self.options.rank, "gone": "its watch ended"}
         try:
-            verdict = self._run()
-            word = {}
-            return verdict
-        except Exception as error:
-            word["gone"] = f"its watch ended: {error}"
+            return self._run()
+        except BaseException as error:
+            # The others must not wait for a host that looks no more.
+            self.gone(f"its watch ended: {error or type(error).__name__}")
             raise
-        finally:
-            if word:
-                self.board.write("rank", dict(word, node=self.board.member, unreachable=word["gone"], written=self.clock()))
+
+    def gone(self, why: str) -> None:
+        """Tell the others that this host looks no more."""
+        word = {"node": self.board.member, "rank": self.options.rank, "unreachable": why, "gone": True, "written": self.clock()}
+        self.board.write("rank", word)
 
     def _run(self) -> dict[str, t.Any]:
         start = self.clock()
         while True:
             began = self.clock()
-            record = self._look(began)
-            self.board.write("rank", record)
-            records = self._records(start)
-            settled = self._settled()
-            verdict = settled or judge(records, self.options.stall_timeouts)
-            self._tell(record, records, verdict)
-            if settled:
-                return settled
-            now = self.clock()
-            if self._final(verdict, records, start, now):
-                verdict["over"] = False
-                self.board.write("verdict", verdict)
-                return self._settled() or verdict
-            if self.options.timeout and now - start >= self.options.timeout:
-                return dict(verdict, over=True)
-            self.pause(max(0.05, began + POLL - now))
+            verdict = self.turn(start)
+            if verdict is not None:
+                return verdict
+            self.pause(max(0.05, began + POLL - self.clock()))
+
+    def turn(self, start: float) -> dict[str, t.Any] | None:
+        """Look, tell the others, judge: the final verdict, or None while there is none.
+
+        :param start: when the watch began.
+        """
+        record = self._look(self.clock())
+        self.board.write("rank", record)
+        records = self._records(start)
+        settled = self._settled()
+        verdict = settled or judge(records, self.options.stall_timeouts)
+        self._tell(record, records, verdict)
+        if settled:
+            return settled
+        now = self.clock()
+        if self._final(verdict, records, start, now):
+            verdict["over"] = False
+            self.board.write("verdict", verdict)
+            return self._settled() or verdict
+        if self.options.timeout and now - start >= self.options.timeout:
+            return dict(verdict, over=True)
+        return None
 
     def _look(self, now: float) -> dict[str, t.Any]:
         """Probe the own rank and make a record of it, see M(_diagnosis)."""
@@ -204,11 +214,12 @@ class Watch:
         self._failing_since = None
         if lost:
             node, why = lost[0]["node"], str(lost[0]["unreachable"]).rstrip(".")
+            name = f"{node} (rank {lost[0]['rank']})"
             verdict.update(
                 verdict="failed",
                 cause=None,
                 culprit=node,
-                summary=f"Nothing is known of {node} any more: {why}.",
+                summary=f"Nothing is known of {name} any more: {why}.",
                 remedy=f"Look at {node} and at the controller's connection to it, then run this again: the ranks go on meanwhile.",
                 evidence=[f"{node}: {why}"],
             )
@@ -251,5 +262,5 @@ def line(record: t.Mapping[str, t.Any]) -> str:
     if not record.get("running"):
         words.append(f"ended with exit code {record.get('exit_code')}")
     if record.get("seconds") is not None:
-        words.append(f"{record['seconds']:.0f} s")
+        words.append(("" if record.get("running") else "after ") + f"{record['seconds']:.0f} s")
     return " ".join(words)

@@ -139,6 +139,12 @@ def test_a_traceback_between_the_lines_of_other_processes() -> None:
     assert (found["cause"], found["message"]) == ("unknown", "ValueError: odd")
 
 
+def test_an_empty_line_with_a_time_ends_a_traceback() -> None:
+    lines = ["Traceback (most recent call last):", '  File "a"', "ValueError: odd", "", "something else"]
+    (found,) = read("".join(f"2026-11-29T10:00:00.123456789Z {line}\n" for line in lines))["candidates"]
+    assert found["lines"] == lines[:3]
+
+
 def test_a_chain_gives_its_first_reason_and_all_its_lines() -> None:
     first = 'Traceback (most recent call last):\n  File "a"\nhuggingface_hub.errors.HFValidationError: bad id\n\n'
     second = "The above exception was the direct cause of the following exception:\n\n" + 'Traceback (most recent call last):\n  File "b"\nOSError: odd\n'

@@ -1,0 +1,147 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The probe against a daemon of our own: only what is new is read, and no line twice or not at all."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import typing as t
+
+import pytest
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerUnreachable
+from ansible_collections.sparkstack.inference.plugins.module_utils._probe import activity, look
+
+BEGIN = b"[2026-11-29 22:42:24] server_args=ServerArgs(nnodes=2, node_rank=1, api_key='abcDEF123456')\n"
+INIT = b"[2026-11-29 22:42:25 TP1] Init torch distributed begin.\n"
+LOAD = b"[2026-11-29 22:42:49 TP1] Load weight begin. avail mem=138.33 GB\n"
+STAMP = "2026-11-29T22:42:{:02d}.123456789Z"
+
+
+def again(docker: t.Any, state: dict[str, t.Any], engine: str = "sglang") -> dict[str, t.Any]:
+    return look(DockerAPI(docker.socket), "rank", engine, json.loads(json.dumps(state)))
+
+
+def test_no_container(docker: t.Any) -> None:
+    found = again(docker, {})
+    assert (found["exists"], found["started"], found["running"], found["reading"]) == (False, False, False, None)
+
+
+def test_no_daemon(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(DockerUnreachable, match="does not answer on"):
+        look(DockerAPI(str(tmp_path / "none.sock")), "rank", "auto", {})
+
+
+@pytest.mark.parametrize("tty", [False, True])
+def test_only_what_is_new_is_read(docker: t.Any, tty: bool) -> None:
+    docker.start(tty=tty)
+    docker.log = [(STAMP.format(24), BEGIN)]
+    first = again(docker, {})
+    assert docker.queries[-1]["since"] == "1795992120.500000000"
+    assert first["reading"]["phase"] == "parse_args"
+    # A second line of the very same nanosecond, and a later one.
+    docker.log += [(STAMP.format(24), INIT), (STAMP.format(49), LOAD)]
+    second = again(docker, first["state"])
+    assert docker.queries[-1]["since"] == "1795992144.123456789"
+    assert [phase["phase"] for phase in second["reading"]["phases"]] == ["parse_args", "init_dist", "load_weights"]
+    # Docker's time is exact and counts, not the engine's.
+    assert second["reading"]["phases"][2]["time"] == pytest.approx(1795992169.123456789)
+    # Nothing new: the last line comes again and is known.
+    before = docker.sent
+    third = again(docker, second["state"])
+    assert third["reading"] == second["reading"]
+    assert docker.sent - before < 1000
+    assert third["reading"]["earlier"] == []
+
+
+def test_a_line_in_several_messages(docker: t.Any) -> None:
+    docker.start()
+    docker.log = [(STAMP.format(24), BEGIN), (STAMP.format(25), b"x" * 16384)]
+    first = again(docker, {})
+    docker.log += [(STAMP.format(25), b" [2026-11-29 22:42:25 TP1] Init torch dist")]
+    second = again(docker, first["state"])
+    docker.log += [(STAMP.format(25), b"ributed begin.\n")]
+    assert again(docker, second["state"])["reading"]["phase"] == "init_dist"
+
+
+@pytest.mark.parametrize("change", [{"identity": "b" * 64}, {"began": "2026-11-29T22:50:00.5Z"}])
+def test_another_container_or_another_start_begins_anew(docker: t.Any, change: dict[str, str]) -> None:
+    docker.start()
+    docker.log = [(STAMP.format(24), BEGIN), (STAMP.format(49), LOAD)]
+    first = again(docker, {})
+    docker.start(**change)
+    docker.log = [("2026-11-29T22:50:01.000000000Z", BEGIN)]
+    found = again(docker, first["state"])
+    assert found["reading"]["phase"] == "parse_args"
+    assert found["reading"]["earlier"] == []
+
+
+def test_an_ended_container(docker: t.Any) -> None:
+    docker.start()
+    docker.log = [(STAMP.format(24), BEGIN)]
+    docker.end(137, OOMKilled=True)
+    found = again(docker, {})
+    assert {key: found[key] for key in ("running", "exit_code", "oom_killed", "finished_at")} == {
+        "running": False,
+        "exit_code": 137,
+        "oom_killed": True,
+        "finished_at": 1795992300.25,
+    }
+
+
+def test_a_container_that_docker_could_not_start(docker: t.Any) -> None:
+    docker.start(began="0001-01-01T00:00:00Z")
+    docker.end(127, Error='exec: "vllm": executable file not found in $PATH: unknown')
+    found = again(docker, {})
+    assert found["started"] and not found["running"] and "not found in $PATH" in found["error"]
+    docker.inspection["State"].update(Error="", ExitCode=0)
+    assert again(docker, {})["started"] is False
+
+
+def test_no_secret_leaves_the_node(docker: t.Any) -> None:
+    docker.start()
+    docker.log = [(STAMP.format(24), BEGIN)]
+    assert "abcDEF123456" not in json.dumps(again(docker, {}))
+
+
+def write(root: pathlib.Path, files: dict[str, str]) -> str:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(root)
+
+
+def test_activity_version_2(tmp_path: pathlib.Path) -> None:
+    group = "sys/fs/cgroup/system.slice/docker-a.scope"
+    root = write(
+        tmp_path,
+        {
+            "proc/42/cgroup": "0::/system.slice/docker-a.scope\n",
+            f"{group}/cpu.stat": "usage_usec 12500000\nuser_usec 1\n",
+            f"{group}/memory.current": "436207616\n",
+            f"{group}/io.stat": "259:0 rbytes=1048576 wbytes=5 rios=1\n253:0 rbytes=4096 wbytes=0\n",
+        },
+    )
+    assert activity(42, root) == {"cpu_seconds": 12.5, "memory_bytes": 436207616, "read_bytes": 1052672}
+
+
+def test_activity_version_1(tmp_path: pathlib.Path) -> None:
+    root = write(
+        tmp_path,
+        {
+            "proc/42/cgroup": "5:blkio:/docker/a\n4:memory:/docker/a\n3:cpu,cpuacct:/docker/a\n",
+            "sys/fs/cgroup/cpuacct/docker/a/cpuacct.usage": "12500000000\n",
+            "sys/fs/cgroup/memory/docker/a/memory.usage_in_bytes": "436207616\n",
+            "sys/fs/cgroup/blkio/docker/a/blkio.throttle.io_service_bytes": "259:0 Read 1048576\n259:0 Write 5\nTotal 1048581\n",
+        },
+    )
+    assert activity(42, root) == {"cpu_seconds": 12.5, "memory_bytes": 436207616, "read_bytes": 1048576}
+
+
+def test_activity_that_nobody_tells(tmp_path: pathlib.Path) -> None:
+    nothing = {"cpu_seconds": None, "memory_bytes": None, "read_bytes": None}
+    assert activity(0, str(tmp_path)) == nothing
+    assert activity(42, str(tmp_path)) == nothing

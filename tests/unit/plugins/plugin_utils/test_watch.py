@@ -1,0 +1,260 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: E501 - a real line is as long as it is.
+"""The watch over several ranks, with scripted looks and a clock that the test moves."""
+
+from __future__ import annotations
+
+import pathlib
+import typing as t
+
+import pytest
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._watch import Options, Progress, Unreachable, Watch, line
+
+START = 1795992120.0
+HOSTS = ["spark1", "spark2"]
+HEAD = [
+    "[2026-11-29 22:42:02] server_args=ServerArgs(nnodes=2, node_rank=0)\n",
+    "[2026-11-29 22:42:04 TP0] Init torch distributed begin.\n",
+    "[2026-11-29 22:42:06 TP0] Load weight begin. avail mem=138.33 GB\n",
+    "[2026-11-29 22:42:08] The server is fired up and ready to roll!\n",
+]
+WORKER = [HEAD[0].replace("node_rank=0", "node_rank=1"), HEAD[1], HEAD[2], "[2026-11-29 22:42:07] Dummy health check server started in background thread\n"]
+OOM = '[2026-11-29 22:42:07 TP1] Scheduler hit an exception: Traceback (most recent call last):\n  File "a.py"\ntorch.OutOfMemoryError: CUDA out of memory.\n\n'
+UNBALANCED = OOM.replace(
+    "torch.OutOfMemoryError: CUDA out of memory.", "RuntimeError: The memory capacity is unbalanced. pre_model_load_memory=1.4, local_gpu_memory=138"
+)
+
+
+class Clock:
+    """One clock for all hosts, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def looks(*steps: str, step: float = 2.0, **last: t.Any) -> t.Callable[[float], dict[str, t.Any]]:
+    """A rank whose log grows by a step every C(step) seconds; C(last) holds from the last step on."""
+
+    def look(now: float) -> dict[str, t.Any]:
+        count = min(len(steps), int((now - START) / step) + 1)
+        timeline = Timeline("sglang", 2026)
+        timeline.feed("".join(steps[:count]))
+        found = {
+            "exists": True,
+            "started": True,
+            "running": True,
+            "exit_code": None,
+            "oom_killed": False,
+            "error": "",
+            "started_at": START,
+            "finished_at": None,
+            "now": now,
+            "reading": timeline.reading(),
+            "activity": {},
+            "healthy": None,
+            "addresses": [],
+            "state": {},
+        }
+        return {**found, **(last if count == len(steps) else {})}
+
+    return look
+
+
+def absent(now: float) -> dict[str, t.Any]:
+    return {"exists": False, "started": False, "running": False, "now": now, "reading": None, "state": {}}
+
+
+class Group:
+    """The hosts of a task; where each has a fork, here each has its turn."""
+
+    def __init__(self, tmp_path: pathlib.Path, options: dict[str, t.Any], *ranks: t.Callable[[float], dict[str, t.Any]] | None) -> None:
+        self.clock = Clock()
+        self.lines: list[tuple[float, str]] = []
+        self.verdicts: dict[str, dict[str, t.Any]] = {}
+        self.ends: dict[str, float] = {}
+        self.errors: dict[str, Exception] = {}
+        self.watches = {host: self._watch(host, number, look, tmp_path, options) for number, (host, look) in enumerate(zip(HOSTS, ranks, strict=True)) if look}
+
+    def _watch(self, host: str, number: int, look: t.Callable[[float], dict[str, t.Any]], path: pathlib.Path, options: dict[str, t.Any]) -> Watch:
+        board = Board(str(path), host, HOSTS)
+        return Watch(
+            board,
+            Options(rank=number, **options),
+            lambda _state: look(self.clock.now),
+            lambda text: self.lines.append((self.clock.now - START, text)),
+            self.clock,
+        )
+
+    def run(self, limit: float = 4000) -> Group:
+        """Give each host one round a second, until all are done."""
+        open_ = dict(self.watches)
+        start = self.clock.now
+        while open_ and self.clock.now - start < limit:
+            for host, watch in list(open_.items()):
+                try:
+                    verdict = watch.turn(start)
+                    if verdict is None:
+                        continue
+                    self.verdicts[host] = verdict
+                except RuntimeError as error:
+                    watch.gone(f"its watch ended: {error}")
+                    self.errors[host] = error
+                self.ends[host] = self.clock.now - start
+                del open_[host]
+            self.clock.now += 1
+        assert not open_, f"{sorted(open_)} go on after {limit} s"
+        return self
+
+
+def test_ready(tmp_path: pathlib.Path) -> None:
+    group = Group(tmp_path, {}, looks(*HEAD), looks(*WORKER)).run()
+    assert {v["verdict"] for v in group.verdicts.values()} == {"ready"}
+    # The worker's task ends with the head's, though its own log says no such thing.
+    assert group.ends == {"spark1": 6.0, "spark2": 6.0}
+    said = [text for _when, text in group.lines if text.startswith("[spark1]")]
+    assert said == ["[spark1] 1/9 parse_args 0 s", "[spark1] 2/9 init_dist 2 s", "[spark1] 4/9 load_weights 4 s", "[spark1] 9/9 ready 6 s"]
+
+
+def test_the_waiting_head_ends_with_the_worker(tmp_path: pathlib.Path) -> None:
+    group = Group(tmp_path, {}, looks(*HEAD[:2]), looks(*WORKER[:2], OOM, running=False, exit_code=137)).run()
+    assert {(v["verdict"], v["culprit"], v["cause"]) for v in group.verdicts.values()} == {("failed", "spark2", "oom")}
+    assert max(group.ends.values()) <= 4 + 2
+    assert "torch.OutOfMemoryError: CUDA out of memory." in group.verdicts["spark1"]["evidence"]
+
+
+def test_the_first_to_fail_is_not_to_blame(tmp_path: pathlib.Path) -> None:
+    head = looks(*HEAD[:2], UNBALANCED, running=False, exit_code=137)
+    worker = looks(*WORKER[:2], "", OOM, step=1.9, running=False, exit_code=137)
+    group = Group(tmp_path, {}, head, worker).run()
+    assert {(v["culprit"], v["cause"]) for v in group.verdicts.values()} == {("spark2", "oom")}
+    assert max(group.ends.values()) <= 4 + 5
+
+
+def test_health_counts(tmp_path: pathlib.Path) -> None:
+    sick = looks(*HEAD, healthy=False)
+    group = Group(tmp_path, {"timeout": 60}, sick, looks(*WORKER)).run()
+    assert {(v["verdict"], v["over"]) for v in group.verdicts.values()} == {("starting", True)}
+
+
+def test_until(tmp_path: pathlib.Path) -> None:
+    group = Group(tmp_path, {"until": "load_weights"}, looks(*HEAD[:3]), looks(*WORKER[:3])).run()
+    assert {(v["verdict"], v["phase"], v["over"]) for v in group.verdicts.values()} == {("starting", "load_weights", False)}
+    assert max(group.ends.values()) <= 5
+
+
+def test_stalled(tmp_path: pathlib.Path) -> None:
+    group = Group(tmp_path, {}, looks(*HEAD[:3]), looks(*WORKER[:3])).run()
+    assert {v["verdict"] for v in group.verdicts.values()} == {"stalled"}
+    assert 240 <= max(group.ends.values()) <= 250
+    beats = [text for when, text in group.lines if when > 10]
+    assert beats[0] == "[spark1] 4/9 load_weights 34 s; [spark2] 4/9 load_weights 33 s"
+    assert len(beats) == 8
+
+
+def test_reading_is_progress(tmp_path: pathlib.Path) -> None:
+    loading = looks(*WORKER[:3])
+
+    def worker(now: float) -> dict[str, t.Any]:
+        return {**loading(now), "activity": {"read_bytes": int(now - START) * 50_000_000, "memory_bytes": None, "cpu_seconds": None}}
+
+    group = Group(tmp_path, {"timeout": 900}, looks(*HEAD[:3]), worker).run()
+    assert {(v["verdict"], v["over"]) for v in group.verdicts.values()} == {("starting", True)}
+
+
+@pytest.mark.parametrize("verdict", ["starting", "failed"])
+def test_judge_now(tmp_path: pathlib.Path, verdict: str) -> None:
+    worker = looks(WORKER[0]) if verdict == "starting" else looks(WORKER[0] + OOM, running=False, exit_code=137)
+    group = Group(tmp_path, {"timeout": 0}, looks(HEAD[0]), worker).run()
+    assert {v["verdict"] for v in group.verdicts.values()} == {verdict}
+    assert max(group.ends.values()) <= 1
+    assert group.lines == []
+
+
+def test_judge_now_looks_twice_before_it_says_stalled(tmp_path: pathlib.Path) -> None:
+    old = "[2026-11-29 22:42:02] server_args=ServerArgs()\n[2026-11-29 22:42:03 TP0] Load weight begin. avail mem=1 GB\n"
+
+    def quiet(now: float) -> dict[str, t.Any]:
+        return {**looks(old)(now), "now": now + 1000, "activity": {"read_bytes": int(now - START) << 22}}
+
+    group = Group(tmp_path, {"timeout": 0}, quiet, quiet).run()
+    assert {v["verdict"] for v in group.verdicts.values()} == {"starting"}
+
+
+def test_no_worker(tmp_path: pathlib.Path) -> None:
+    group = Group(tmp_path, {}, looks(*HEAD[:2]), absent).run()
+    assert {(v["verdict"], v["culprit"]) for v in group.verdicts.values()} == {("stalled", "spark2")}
+    assert (0.0, "[spark2] no container yet") in group.lines
+
+
+def test_a_host_that_does_not_take_part(tmp_path: pathlib.Path) -> None:
+    group = Group(tmp_path, {}, looks(*HEAD[:2]), None).run()
+    (verdict,) = group.verdicts.values()
+    assert (verdict["verdict"], verdict["culprit"]) == ("failed", "spark2")
+    assert "its task has not begun after 30 s" in verdict["summary"]
+
+
+def test_a_host_whose_watch_breaks(tmp_path: pathlib.Path) -> None:
+    def broken(now: float) -> dict[str, t.Any]:
+        if now > START + 5:
+            raise RuntimeError("odd")
+        return looks(*WORKER[:2])(now)
+
+    group = Group(tmp_path, {}, looks(*HEAD[:2]), broken).run()
+    assert str(group.errors["spark2"]) == "odd"
+    assert group.verdicts["spark1"]["summary"] == "Nothing is known of spark2 (rank 1) any more: its watch ended: odd."
+    assert group.ends["spark1"] <= 8
+
+
+def test_a_node_that_comes_back(tmp_path: pathlib.Path) -> None:
+    def flaky(now: float) -> dict[str, t.Any]:
+        if START + 3 < now < START + 15:
+            raise Unreachable("Docker does not answer on /var/run/docker.sock: gone.")
+        return looks(*WORKER)(now)
+
+    group = Group(tmp_path, {}, looks(*HEAD), flaky).run()
+    assert {v["verdict"] for v in group.verdicts.values()} == {"ready"}
+    assert any("Docker does not answer" in text for _when, text in group.lines)
+
+
+def test_a_node_that_stays_away(tmp_path: pathlib.Path) -> None:
+    def gone(now: float) -> dict[str, t.Any]:
+        raise Unreachable("Docker does not answer on /var/run/docker.sock: gone.")
+
+    group = Group(tmp_path, {}, looks(*HEAD[:2]), gone).run()
+    assert {(v["verdict"], v["culprit"]) for v in group.verdicts.values()} == {("failed", "spark2")}
+    assert 30 <= max(group.ends.values()) <= 33
+
+
+def test_progress_of_any_kind() -> None:
+    record = looks(HEAD[0])(START + 1)
+    progress = Progress()
+    assert progress.quiet(record, START) == 0.0
+    assert progress.quiet(record, START + 50) == 50.0
+    moved = {**record, "activity": {"read_bytes": 5 << 20, "memory_bytes": 0, "cpu_seconds": 1.0}}
+    assert progress.quiet(moved, START + 60) == 0.0
+    # A page or two are no progress, a core at work is only told.
+    idle = {**record, "activity": {"read_bytes": (5 << 20) + 4096, "memory_bytes": 4096, "cpu_seconds": 11.0}}
+    assert progress.quiet(idle, START + 70) == 10.0
+    assert progress.busy
+
+
+def test_lines() -> None:
+    record = {
+        "node": "spark2",
+        "started": True,
+        "running": True,
+        "seconds": 88.4,
+        "reading": {"phase": "load_weights", "progress": {"percent": 71, "done": 5, "total": 7}},
+    }
+    assert line(record) == "[spark2] 4/9 load_weights 71% (5/7) 88 s"
+    assert line({**record, "running": False, "exit_code": 137}) == "[spark2] 4/9 load_weights 71% (5/7) ended with exit code 137 after 88 s"
+    assert line({"node": "spark2", "started": False}) == "[spark2] no container yet"
+    assert line({"node": "spark2", "unreachable": "gone"}) == "[spark2] gone"
