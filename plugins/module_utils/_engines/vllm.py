@@ -85,7 +85,10 @@ except ImportError:
 try:
     from vllm.entrypoints.common.cli_args import make_arg_parser
 except ImportError:
-    from vllm.entrypoints.openai.cli_args import make_arg_parser
+    try:
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    except ImportError:
+        from vllm.entrypoints.openai.cli_args import make_arg_parser
 import vllm
 
 dump(make_arg_parser(FlexibleArgumentParser()), vllm.__version__)
