@@ -51,6 +51,13 @@ def pings(node: str, address: str, seconds: int = 1) -> bool:
     return " 1 received" in lab("shell", node, f"ping -qc1 -w{seconds} {address} || :")
 
 
+def figure(pattern: str, text: str) -> float:
+    """The number that the pattern's group finds."""
+    match = re.search(pattern, text)
+    assert match, text
+    return float(match[1])
+
+
 def processes() -> dict[int, str]:
     """Command lines of all that belongs to the lab's power supplies, by pid."""
     found = {}
@@ -143,7 +150,7 @@ def test_stand_ins_change_live_and_survive_a_reboot_but_settings_of_the_kernel_d
     assert "mine" not in ssh("spark2", "sudo nft list tables")
     lab("set", "spark2", "gpu.driver=", "meminfo.MemAvailable=", "rdma.ports/1/rate=", "infiniband_dev=")
     assert "[N/A]" in ssh("spark2", "nvidia-smi --query-gpu=memory.used --format=csv,noheader")
-    real = int(re.search(r"MemTotal: +(\d+)", Path("/proc/meminfo").read_text())[1])
+    real = int(figure(r"MemTotal: +(\d+)", Path("/proc/meminfo").read_text()))
     assert f"{real} kB" in ssh("spark2", "cat /proc/meminfo; ! test -e /dev/infiniband")
 
 
@@ -183,7 +190,7 @@ def test_freeze_and_thaw() -> None:
 
 def test_loss_and_rate() -> None:
     def lost() -> float:
-        return float(re.search(r"([\d.]+)% packet loss", ssh("spark1", "ping -qc60 -i0.01 -W1 192.168.200.12 || :"))[1])
+        return figure(r"([\d.]+)% packet loss", ssh("spark1", "ping -qc60 -i0.01 -W1 192.168.200.12 || :"))
 
     def seconds() -> float:
         with subprocess.Popen([str(LAB), "shell", "spark2", "timeout 20 nc -l 5001 | wc -c"], stdout=subprocess.PIPE, text=True,

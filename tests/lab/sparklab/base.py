@@ -18,7 +18,7 @@ from pathlib import Path
 
 from .inventory import USER, ensure_key
 from .state import HERE, State
-from .system import LabError, mounts_below, run, write
+from .system import LabError, run, write
 
 PACKAGES = [
     "systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "python3", "python3-apt", "python3-requests",
@@ -30,6 +30,12 @@ MASKED = [
     "systemd-resolved.service", "systemd-timesyncd.service", "systemd-udevd.service",
     "systemd-udev-trigger.service", "console-getty.service", "getty@tty1.service", "apt-daily.timer",
     "apt-daily-upgrade.timer", "e2scrub_all.timer", "fstrim.timer",
+]
+# $1 is the new system. mmdebstrap copies the machine's own name and resolver; each node gets its own, and host keys.
+HOOKS = [
+    f'chroot "$1" useradd --uid 1000 --create-home --shell /bin/bash {USER}',
+    f'chroot "$1" usermod --append --groups docker,sudo {USER}',
+    'rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/resolv.conf; : > "$1"/etc/machine-id',
 ]
 DAEMON = {
     "default-runtime": "lab",
@@ -74,7 +80,7 @@ def recipe(release: dict[str, str], sources: list[Source], mirror: str = "") -> 
     if not mirror and not mirrors:
         raise LabError("This machine's apt sources name no package mirror; set SPARKSTACK_LAB_MIRROR to its address.")
     return {"suite": suite, "components": components, "mirror": mirror or mirrors[0],
-            "packages": sorted(PACKAGES + EXTRA[distribution])}
+            "packages": sorted(PACKAGES + EXTRA[distribution]), "hooks": HOOKS}
 
 
 def this_recipe(mirror: str) -> dict[str, t.Any]:
@@ -103,17 +109,13 @@ def build_base(state: State, plan: dict[str, t.Any], say: t.Callable[[str], None
         return target
     say(f"Building the nodes' base system ({plan['suite']}, about a minute, once) ...")
     temp = target.with_name(target.name + ".part")
-    for point in mounts_below(temp):  # of a build that was killed
-        run("umount", "-l", point)
     shutil.rmtree(temp, ignore_errors=True)
     temp.parent.mkdir(parents=True, exist_ok=True)
-    # setpriv: when this tool is killed, the build must not go on beside the next one
-    run("setpriv", "--pdeathsig", "KILL", "mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", f"--components={','.join(plan['components'])}",
+    # when this tool is killed, the build must end with all its processes and mounts, not go on beside the next one
+    run("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc",
+        "mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", f"--components={','.join(plan['components'])}",
         f"--include={','.join(plan['packages'])}", "--aptopt=APT::Install-Recommends \"false\"",
-        f"--customize-hook=chroot \"$1\" useradd --uid 1000 --create-home --shell /bin/bash {USER}",
-        f"--customize-hook=chroot \"$1\" usermod --append --groups docker,sudo {USER}",
-        # mmdebstrap copies the machine's own name and resolver; each node gets its own, and its own host keys
-        "--customize-hook=rm -f \"$1\"/etc/ssh/ssh_host_* \"$1\"/etc/resolv.conf; : > \"$1\"/etc/machine-id",
+        *(f"--customize-hook={hook}" for hook in plan["hooks"]),
         plan["suite"], str(temp), plan["mirror"])
     temp.rename(target)
     return target

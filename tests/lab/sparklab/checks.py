@@ -63,7 +63,6 @@ def require_machine(state: State, have_base: bool) -> None:
     for kind in ("net", "pid", "mnt", "uts", "ipc"):
         if not Path(f"/proc/self/ns/{kind}").exists():
             raise LabError(f"This kernel has no {kind} namespaces; use a machine with a distribution's own kernel.")
-    state.folder.mkdir(parents=True, exist_ok=True)
     require_overlay(state.folder)
     need = RUN_BYTES if have_base else BASE_BYTES
     free = shutil.disk_usage(state.folder).free

@@ -145,6 +145,7 @@ def dispatch(lab: Lab, options: argparse.Namespace) -> int:
         transfer.put_dir(lab.node(options.node), options.source, options.destination)
         say(f"{options.node}: {options.destination} is equal to {options.source}.")
     else:
+        lab.state.make()
         with locked(lab.state.lock):
             change(lab, options)
     return 0
@@ -152,6 +153,8 @@ def dispatch(lab: Lab, options: argparse.Namespace) -> int:
 
 def main(arguments: list[str]) -> int:
     """The tool; every known trouble is one sentence and code 1."""
+    # where ip, tc and nft are; 'su' without '-' leaves it out of the path
+    os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"
     try:
         state = State.from_environment()
         if arguments[:1] == ["keeper"]:  # a node's power supply, started by Node.start

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import time
 import typing as t
 from pathlib import Path
@@ -59,7 +58,6 @@ class Lab:
         plan = base.this_recipe(os.environ.get("SPARKSTACK_LAB_MIRROR", ""))
         target = base.base_folder(self.state, plan)
         checks.require_machine(self.state, target.exists())
-        self.state.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.state.folder / "build"):
             base.build_base(self.state, plan, say)
             layer = base.build_layer(self.state)
@@ -132,14 +130,9 @@ class Lab:
         """Switch everything off and leave nothing but the state folder; also after a crash."""
         checks.require_root()
         self.mine()
-        nodes = self.leftovers(0)
-        for node in nodes:  # all at once, then one after the other
-            if pid := node.keeper():
-                if self.cgroups.frozen(node.name):
-                    self.cgroups.freeze(node.name, False)
-                os.kill(pid, signal.SIGTERM)
-        for node in nodes:
-            node.stop()
+        ends = [(node, node.ask_to_stop()) for node in self.leftovers(0)]  # all at once
+        for node, end in ends:
+            node.stop(end)
         self.cgroups.kill("keepers")
         self.cgroups.remove("keepers")
         network.remove_panel()

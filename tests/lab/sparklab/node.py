@@ -83,17 +83,24 @@ class Node:
                 raise LabError(f"{self.name} was not switched on: {self.last_words()}")
             time.sleep(0.02)
 
-    def stop(self, deadline: float = 10) -> None:
-        """Orderly shutdown; what is not down in time loses its power."""
-        keeper = self.keeper()
-        if keeper:
+    def ask_to_stop(self) -> float:
+        """Begin an orderly shutdown; returns until when (monotonic) it may take.
+
+        A node that is still booting does not hear it: it gets less time than one whose containers may have to end.
+        """
+        patience = 10 if self.answers() else 3
+        if keeper := self.keeper():
             if self.cgroups.frozen(self.name):
                 self.cgroups.freeze(self.name, False)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(keeper, signal.SIGTERM)
-            end = time.monotonic() + deadline
-            while self.keeper() and time.monotonic() < end:
-                time.sleep(0.03)
+        return time.monotonic() + patience
+
+    def stop(self, end: float | None = None) -> None:
+        """Orderly shutdown; what is not down in time loses its power."""
+        end = end or self.ask_to_stop()
+        while self.keeper() and time.monotonic() < end:
+            time.sleep(0.03)
         self.sweep()
 
     def power_cut(self) -> None:

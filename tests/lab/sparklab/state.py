@@ -50,6 +50,14 @@ class State:
         """The folder of SPARKSTACK_LAB, or ~/.cache/sparkstack-lab."""
         return cls(Path(os.environ.get("SPARKSTACK_LAB") or Path.home() / ".cache" / "sparkstack-lab").absolute())
 
+    def make(self) -> None:
+        """Make the folder."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LabError(f"The state folder {self.folder} cannot be made ({error.strerror}); "
+                           "set SPARKSTACK_LAB to another one.") from None
+
     def _read(self, path: Path) -> dict[str, t.Any]:
         try:
             data = json.loads(path.read_text())

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import subprocess
+import textwrap
 import typing as t
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def run(*argv: str, input: str | None = None, check: bool = True) -> str:
         raise LabError(f"The program {argv[0]} is missing; install the lab's programs with 'lab deps'.") from None
     if check and done.returncode != 0:
         last = (done.stdout.strip().splitlines() or ["(no output)"])[-1]
-        raise LabError(f"'{' '.join(argv)}' failed with code {done.returncode}: {last}")
+        raise LabError(f"'{textwrap.shorten(' '.join(argv), 120)}' failed with code {done.returncode}: {last}")
     return done.stdout
 
 
