@@ -24,6 +24,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "nodes": {"type": "list", "elements": "dict"},
     "parser": {"type": "dict"},
     "parser_problem": {"type": "str"},
+    "verify_arguments": {"type": "bool", "default": True},
     "listen_address": {"type": "str", "default": "0.0.0.0"},
     "endpoint_host": {"type": "str"},
     "cache_dir": {"type": "path", "default": "/var/cache/sparkstack"},
@@ -127,6 +128,7 @@ class ActionModule(ActionBase):
             restart=args["restart"],
             parser=args["parser"],
             parser_problem=args["parser_problem"],
+            verify_arguments=args["verify_arguments"],
         )
         plan = _planner.make(recipe, nodes, settings)
         if plan.problems:

@@ -167,9 +167,7 @@ def main() -> None:
     try:
         inspection = api.image(params["image"]) or {}
         if not inspection:
-            module.exit_json(
-                changed=False, parser=None, cached=False, problem="The image {image} is not on this node.".format(**params)
-            )
+            module.exit_json(changed=False, parser=None, cached=False, problem="The image {image} is not on this node.".format(**params))
         digest = identity(inspection)["digest"].split(":")[-1]
         path = os.path.join(params["cache_dir"], f"{engine.name}-{digest}.json")
         described = kept(path)
@@ -185,9 +183,7 @@ def main() -> None:
             changed=False,
             parser=None,
             cached=False,
-            problem="{} in {} did not tell its options (exit code {}): {}".format(
-                engine.title, params["image"], code, tail or "it printed nothing"
-            ),
+            problem="{} in {} did not tell its options (exit code {}): {}".format(engine.title, params["image"], code, tail or "it printed nothing"),
         )
     described = json.loads(line)
     if not module.check_mode:

@@ -111,6 +111,11 @@ options:
     description:
       - Why there is no O(parser).
     type: str
+  verify_arguments:
+    description:
+      - Refuse a plan whose arguments the image could not be asked about.
+    type: bool
+    default: true
   listen_address:
     description:
       - The address on which the head serves the API.

@@ -121,9 +121,7 @@ def ask(module: AnsibleModule) -> t.Dict[str, t.Any]:
         "temperature": 0,
     }
     begin = time.monotonic()
-    response, info = fetch_url(
-        module, url, data=json.dumps(body), headers=headers, method="POST", timeout=params["timeout"], use_proxy=False
-    )
+    response, info = fetch_url(module, url, data=json.dumps(body), headers=headers, method="POST", timeout=params["timeout"], use_proxy=False)
     raw = b""
     try:
         raw = response.read() if response else info.get("body") or b""

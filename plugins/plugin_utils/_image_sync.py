@@ -47,18 +47,13 @@ def source_problem(image: str, source: str, view: View) -> str | None:
     return architecture_problem(image, source, view["identity"], view["daemon"])
 
 
-def architecture_problem(
-    image: str, host: str, identity: t.Mapping[str, t.Any], daemon: t.Mapping[str, t.Any]
-) -> str | None:
+def architecture_problem(image: str, host: str, identity: t.Mapping[str, t.Any], daemon: t.Mapping[str, t.Any]) -> str | None:
     """One sentence when an image is made for another kind of machine, else None."""
     wanted = f"{identity['os']}/{identity['architecture']}"
     found = f"{daemon['os']}/{daemon['architecture']}"
     if wanted == found:
         return None
-    return (
-        f"Image {image} is for {wanted} and {host} is {found}: "
-        f"get the {found} build of the image (`docker pull --platform {found}`)."
-    )
+    return f"Image {image} is for {wanted} and {host} is {found}: get the {found} build of the image (`docker pull --platform {found}`)."
 
 
 def decide(image: str, source: str, source_view: View, host: str, view: View) -> Decision:
@@ -87,9 +82,7 @@ def decide(image: str, source: str, source_view: View, host: str, view: View) ->
     return Decision("fetch", text, common=common, bytes=size)
 
 
-def task_problem(
-    hosts: t.Sequence[str], source: str, host: str, forks: int, throttle: int, run_once: bool
-) -> str | None:
+def task_problem(hosts: t.Sequence[str], source: str, host: str, forks: int, throttle: int, run_once: bool) -> str | None:
     """One sentence when the task can't run on all its hosts at once, else None.
 
     The source serves while the others fetch, so each of them needs a process of the controller at the same time.

@@ -56,6 +56,7 @@ class Settings:
     restart: bool = False
     parser: t.Mapping[str, t.Any] | None = None
     parser_problem: str | None = None
+    verify_arguments: bool = True
 
 
 @dataclass
@@ -177,7 +178,7 @@ def _request(plan: Plan, settings: Settings, rank: int) -> _container.Request:
             arguments=recipe.arguments,
             with_api_key=bool(settings.api_key),
         ),
-        model_mount=recipe.model_path,
+        model_mount=node.model.get("mount") or recipe.model_path,
         environment={**node.environment, **recipe.environment},
         image_identity=image.get("identity"),
         gpus=settings.gpus == "all" or (settings.gpus == "auto" and bool(node.memory.get("gpus"))),
@@ -201,6 +202,10 @@ def _check_arguments(plan: Plan, settings: Settings) -> None:
         parser = Parser(plan.recipe.engine, settings.parser)
         plan.problems += parser.problems(plan.recipe.arguments)
         plan.arguments_checked = f"{parser.engine.title} {parser.version}"
+    elif settings.parser_problem and settings.verify_arguments:
+        plan.problems.append(
+            f"The arguments can't be checked: {settings.parser_problem.rstrip('.')}. Set tp_launch_verify_arguments to false to start unchecked."
+        )
     else:
         plan.assumed.append(f"the arguments are valid: {settings.parser_problem or 'no image could be asked'}")
 

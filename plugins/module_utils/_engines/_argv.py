@@ -33,9 +33,7 @@ def render(arguments: t.Mapping[str, t.Any], negation: t.Optional[str]) -> t.Lis
             argv.append(option)
         elif value is False:
             if negation is None:
-                raise ValueError(
-                    f"{option}: false: the engine has no option to turn it off; leave it out or set it to null."
-                )
+                raise ValueError(f"{option}: false: the engine has no option to turn it off; leave it out or set it to null.")
             argv.append("--" + negation + name)
         elif isinstance(value, t.Mapping):
             argv += [option, json.dumps(value, sort_keys=True)]

@@ -28,9 +28,7 @@ PREFIXES: t.Tuple[str, ...] = (
 # These come before an engine has shown its first phase, or never.
 EARLY = frozenset(("wrong_image_arch", "bad_image", "driver", "bad_flag", "permission"))
 # These can still befall a rank that serves.
-LATE = frozenset(
-    ["oom", "ray_oom_kill", "ib_error", "nccl_error", "nccl_timeout", "peer_exited", "worker_died", "watchdog", "net_unreachable", "noise"]
-)
+LATE = frozenset(["oom", "ray_oom_kill", "ib_error", "nccl_error", "nccl_timeout", "peer_exited", "worker_died", "watchdog", "net_unreachable", "noise"])
 
 _FLAG = "Correct or remove that option: it belongs to another engine or to another version of this one."
 _GLOO = (

@@ -11,7 +11,7 @@ from __future__ import annotations
 OPTIONS_MARK = "@@sparkstack-options "
 """Begins the one line of the output that counts: engines print warnings of their own while they are imported."""
 
-DUMP = '''
+DUMP = """
 import argparse, json, sys
 
 
@@ -28,4 +28,4 @@ def dump(parser, version):
             "choices": None if action.choices is None else [str(choice) for choice in action.choices],
         })
     sys.stdout.write("\\n@@sparkstack-options " + json.dumps({"version": version, "options": options}) + "\\n")
-'''
+"""

@@ -76,22 +76,14 @@ LAUNCH = Launch(
         "moe-runner-backend": "moe-backend",
         "disable-radix-cache": "no-enable-prefix-caching",
     },
+    # The parser's own module has moved with almost every second version (0.32: vllm.entrypoints.launchers.cli_args); the
+    # command that uses it has not.
     parser_source=DUMP
     + """
-try:
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-except ImportError:
-    from vllm.utils import FlexibleArgumentParser
-try:
-    from vllm.entrypoints.common.cli_args import make_arg_parser
-except ImportError:
-    try:
-        from vllm.entrypoints.launchers.cli_args import make_arg_parser
-    except ImportError:
-        from vllm.entrypoints.openai.cli_args import make_arg_parser
 import vllm
+from vllm.entrypoints.cli import serve
 
-dump(make_arg_parser(FlexibleArgumentParser()), vllm.__version__)
+dump(serve.make_arg_parser(serve.FlexibleArgumentParser()), vllm.__version__)
 """,
     abbreviations=True,
     underscores=True,
@@ -102,8 +94,7 @@ dump(make_arg_parser(FlexibleArgumentParser()), vllm.__version__)
 # How its log reads: 0.9 to 0.33, from the wheels' own sources and from runs of 0.32.0 on two nodes.
 
 _KV_ROOM = (
-    "Free memory on {node} (drop the page cache, stop other processes), or lower max-model-len or the KV cache asked for, "
-    "or raise gpu-memory-utilization."
+    "Free memory on {node} (drop the page cache, stop other processes), or lower max-model-len or the KV cache asked for, or raise gpu-memory-utilization."
 )
 _FREE = "Free memory on {node} (drop the page cache, stop other processes) or lower gpu-memory-utilization."
 _PLACEMENT = "Start Ray on every node with its fabric address (VLLM_HOST_IP), and compare `ray status` with the GPUs wanted."

@@ -58,53 +58,117 @@ CASES: dict[str, tuple[list[dict[str, t.Any]], str, str | None, str | None]] = {
     "all serve": ([*SERVING], "ready", None, None),
     "the head's health page does not answer": ([{**SERVING[0], "healthy": False}, SERVING[1]], "starting", None, None),
     "a crashed engine that ends with 0": (
-        [rank(0, upto(1)), rank(1, upto(1) + raised(OOM), running=False, exit_code=0)], "failed", "oom", "spark2",
+        [rank(0, upto(1)), rank(1, upto(1) + raised(OOM), running=False, exit_code=0)],
+        "failed",
+        "oom",
+        "spark2",
     ),
     "the head is killed and the worker tells of it": (
-        [rank(0, upto(5) + HEAD_UP, **DEAD), rank(1, upto(5) + WORKER_UP + raised(PEER.format(ip=1)), **DEAD)], "failed", "killed", "spark1",
+        [rank(0, upto(5) + HEAD_UP, **DEAD), rank(1, upto(5) + WORKER_UP + raised(PEER.format(ip=1)), **DEAD)],
+        "failed",
+        "killed",
+        "spark1",
     ),
     "out of memory by the container's state, with no word in the log": (
-        [rank(0, upto(3)), rank(1, upto(3), oom_killed=True, **DEAD)], "failed", "oom", "spark2",
+        [rank(0, upto(3)), rank(1, upto(3), oom_killed=True, **DEAD)],
+        "failed",
+        "oom",
+        "spark2",
     ),
     "a scheduler that vanished in init, and the kernel's word": (
-        [rank(0, upto(3)), rank(1, upto(3) + "[2026-11-29 22:{m}:44] Scheduler or DataParallelController 6843 terminated with -9\n", oom_killed=True, running=False, exit_code=3)],
-        "failed", "oom", "spark2",
+        [
+            rank(0, upto(3)),
+            rank(
+                1, upto(3) + "[2026-11-29 22:{m}:44] Scheduler or DataParallelController 6843 terminated with -9\n", oom_killed=True, running=False, exit_code=3
+            ),
+        ],
+        "failed",
+        "oom",
+        "spark2",
     ),
     "a scheduler killed alone, and the red herring after it": (
         [
             rank(0, upto(5) + HEAD_UP + raised(PEER.format(ip=2))),
-            rank(1, upto(5) + WORKER_UP + "[2026-11-29 22:{m}:58] Scheduler or DataParallelController 6843 terminated with -9\n"
-                 "Traceback (most recent call last):\n  File \"a\"\nAttributeError: 'NoneType' object has no attribute 'server_args'\n", running=False, exit_code=3),
+            rank(
+                1,
+                upto(5) + WORKER_UP + "[2026-11-29 22:{m}:58] Scheduler or DataParallelController 6843 terminated with -9\n"
+                "Traceback (most recent call last):\n  File \"a\"\nAttributeError: 'NoneType' object has no attribute 'server_args'\n",
+                running=False,
+                exit_code=3,
+            ),
         ],
-        "failed", "worker_died", "spark2",
+        "failed",
+        "worker_died",
+        "spark2",
     ),
     "a stop on request": (
-        [rank(0, upto(5) + HEAD_UP + "[2026-11-29 22:{m}:58] SIGTERM received. signum=15. Draining requests and shutting down...\n", **DEAD),
-         rank(1, upto(5) + WORKER_UP + "[2026-11-29 22:{m}:59] Scheduler or DataParallelController 6843 terminated with 0\n", running=False, exit_code=3)],
-        "failed", None, None,
+        [
+            rank(0, upto(5) + HEAD_UP + "[2026-11-29 22:{m}:58] SIGTERM received. signum=15. Draining requests and shutting down...\n", **DEAD),
+            rank(1, upto(5) + WORKER_UP + "[2026-11-29 22:{m}:59] Scheduler or DataParallelController 6843 terminated with 0\n", running=False, exit_code=3),
+        ],
+        "failed",
+        None,
+        None,
     ),
-    "the culprit says nothing, its loopback is in the victim's error": ([rank(0, upto(1) + raised(LOOPBACK), **DEAD), rank(1, upto(1))], "failed", "gloo_wrong_iface", "spark2"),
+    "the culprit says nothing, its loopback is in the victim's error": (
+        [rank(0, upto(1) + raised(LOOPBACK), **DEAD), rank(1, upto(1))],
+        "failed",
+        "gloo_wrong_iface",
+        "spark2",
+    ),
     "the victim points at a running peer": ([rank(0, upto(3) + raised(PEER.format(ip=2)), **DEAD), rank(1, upto(3))], "failed", "peer_exited", "spark2"),
     "the peer was started again alone after the victim's end": (
-        [rank(0, upto(5) + HEAD_UP + raised(PEER.format(ip=2)), **DEAD), rank(1, upto(1), minute=40)], "failed", "peer_exited", "spark1",
+        [rank(0, upto(5) + HEAD_UP + raised(PEER.format(ip=2)), **DEAD), rank(1, upto(1), minute=40)],
+        "failed",
+        "peer_exited",
+        "spark1",
     ),
     "the worse clock does not make the victim the first": (
         # The worker's clock is 5 min ahead: its error was the first.
-        [rank(0, upto(3) + raised("ValueError: CUDA error: no kernel image is available for execution on the device", 50), **DEAD),
-         rank(1, upto(3) + raised(OOM, 45), minute=15, clock_offset=300.0, **DEAD)],
-        "failed", "oom", "spark2",
+        [
+            rank(0, upto(3) + raised("ValueError: CUDA error: no kernel image is available for execution on the device", 50), **DEAD),
+            rank(1, upto(3) + raised(OOM, 45), minute=15, clock_offset=300.0, **DEAD),
+        ],
+        "failed",
+        "oom",
+        "spark2",
     ),
     "an echo of the other's end is no cause": (
-        [rank(0, upto(3) + raised("RuntimeError: NCCL error: unhandled system error", 40), **DEAD), rank(1, upto(3), **DEAD)], "failed", "killed", "spark2",
+        [rank(0, upto(3) + raised("RuntimeError: NCCL error: unhandled system error", 40), **DEAD), rank(1, upto(3), **DEAD)],
+        "failed",
+        "killed",
+        "spark2",
     ),
     "Docker could not start it": (
-        [rank(0, upto(1)), {"node": "spark2", "rank": 1, "started": True, "running": False, "exit_code": 255, "error": "exec /usr/bin/python3: exec format error"}],
-        "failed", "wrong_image_arch", "spark2",
+        [
+            rank(0, upto(1)),
+            {"node": "spark2", "rank": 1, "started": True, "running": False, "exit_code": 255, "error": "exec /usr/bin/python3: exec format error"},
+        ],
+        "failed",
+        "wrong_image_arch",
+        "spark2",
     ),
-    "one of three ranks never came": ([rank(0, upto(1) + raised("torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 2/3 clients joined."), **DEAD), rank(1, upto(1)), rank(2, None)], "failed", "rendezvous_timeout", "spark3"),
+    "one of three ranks never came": (
+        [
+            rank(0, upto(1) + raised("torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 2/3 clients joined."), **DEAD),
+            rank(1, upto(1)),
+            rank(2, None),
+        ],
+        "failed",
+        "rendezvous_timeout",
+        "spark3",
+    ),
     "the HTTP port is taken and the engine stays up": (
-        [rank(0, upto(5) + "[2026-11-29 22:{m}:50] ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 30000): address already in use\n"), SERVING[1]],
-        "failed", "port_in_use", "spark1",
+        [
+            rank(
+                0,
+                upto(5) + "[2026-11-29 22:{m}:50] ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 30000): address already in use\n",
+            ),
+            SERVING[1],
+        ],
+        "failed",
+        "port_in_use",
+        "spark1",
     ),
     "a container that is gone while the head serves": ([SERVING[0], rank(1, None)], "failed", "peer_exited", "spark2"),
     # Waiting.
@@ -115,13 +179,20 @@ CASES: dict[str, tuple[list[dict[str, t.Any]], str, str | None, str | None]] = {
     "the worker was never started": ([rank(0, upto(1), **QUIET), rank(1, None)], "stalled", None, "spark2"),
     "the head was never started": ([rank(0, None), rank(1, upto(1) + CLIENT)], "stalled", "rendezvous_timeout", "spark1"),
     "both wait for each other": ([rank(0, upto(1), **QUIET), rank(1, upto(1), **QUIET)], "stalled", None, None),
-    "NCCL hangs": ([rank(0, upto(1) + "[2026-11-29 22:{m}:15 TP0] sglang is using nccl==2.28.9\n", **QUIET), rank(1, upto(1), **QUIET)], "stalled", "nccl_hang", None),
+    "NCCL hangs": (
+        [rank(0, upto(1) + "[2026-11-29 22:{m}:15 TP0] sglang is using nccl==2.28.9\n", **QUIET), rank(1, upto(1), **QUIET)],
+        "stalled",
+        "nccl_hang",
+        None,
+    ),
     "rank 0 twice": ([rank(0, upto(1), **QUIET), rank(1, upto(1), claimed=0, **QUIET)], "stalled", "bad_flag", "spark2"),
     "other parallel sizes": ([rank(0, upto(1), **QUIET), rank(1, upto(1), tp=4, **QUIET)], "stalled", "bad_flag", "spark2"),
     "a worker left from an earlier launch": ([rank(0, upto(1), **QUIET), rank(1, upto(4), **QUIET)], "stalled", None, "spark2"),
     "different graphs": (
         [rank(0, upto(5), quiet_seconds=93.0), rank(1, upto(4) + NO_ROOM + STEPS[4].replace("prefill", "decode"), quiet_seconds=93.0)],
-        "stalled", "memory_unbalanced", "spark2",
+        "stalled",
+        "memory_unbalanced",
+        "spark2",
     ),
 }
 
@@ -149,7 +220,11 @@ def test_nodes() -> None:
     found = judge(CASES["a crashed engine that ends with 0"][0])
     assert found["phase"] == "init_dist"
     assert {key: found["nodes"]["spark2"][key] for key in ("rank", "phase", "cause", "state", "exit_code")} == {
-        "rank": 1, "phase": "init_dist", "cause": "oom", "state": "exited", "exit_code": 0,
+        "rank": 1,
+        "phase": "init_dist",
+        "cause": "oom",
+        "state": "exited",
+        "exit_code": 0,
     }
     assert found["nodes"]["spark1"]["state"] == "running" and found["nodes"]["spark1"]["cause"] is None
     assert judge([*SERVING])["nodes"]["spark1"]["state"] == "ready"

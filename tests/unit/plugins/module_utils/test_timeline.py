@@ -102,7 +102,7 @@ def test_values_and_times() -> None:
 
 
 def test_a_second_run_in_the_same_log() -> None:
-    crash = "[2025-03-01 10:02:00 TP0] Scheduler hit an exception: Traceback (most recent call last):\n  File \"a\"\nRuntimeError: CUDA error: out of memory\n\n"
+    crash = '[2025-03-01 10:02:00 TP0] Scheduler hit an exception: Traceback (most recent call last):\n  File "a"\nRuntimeError: CUDA error: out of memory\n\n'
     reading = read(SGLANG_OLD + crash + SGLANG_OLD.split("[2025-03-01 10:01:20")[0])
     assert reading["phase"] == "load_weights"
     assert reading["candidates"] == []
@@ -113,7 +113,10 @@ def test_a_second_run_in_the_same_log() -> None:
     ("bar", "progress"),
     [
         ("\rLoading safetensors checkpoint shards:  40% Completed | 2/5 [00:10<00:15,  5.0s/it]\n\n", (40, 2, 5)),
-        ("\rMulti-thread loading shards:   0% Completed | 0/12 [00:00<?, ?it/s]\rMulti-thread loading shards:  17% Completed | 2/12 [00:00<00:01]", (17, 2, 12)),
+        (
+            "\rMulti-thread loading shards:   0% Completed | 0/12 [00:00<?, ?it/s]\rMulti-thread loading shards:  17% Completed | 2/12 [00:00<00:01]",
+            (17, 2, 12),
+        ),
     ],
 )
 def test_progress(bar: str, progress: tuple[int, int, int]) -> None:
@@ -185,7 +188,7 @@ def test_a_very_long_traceback_keeps_both_ends() -> None:
 def test_memory_is_bounded() -> None:
     timeline = Timeline("sglang", 2026)
     for number in range(200):
-        timeline.feed(f"Traceback (most recent call last):\n  File \"a\"\nValueError: number {number}\n\n")
+        timeline.feed(f'Traceback (most recent call last):\n  File "a"\nValueError: number {number}\n\n')
     timeline.feed("x" * 10_000_000)
     assert len(str(timeline.state())) < 200_000
 

@@ -10,6 +10,7 @@ import dataclasses
 import json
 
 import pytest
+
 from ansible_collections.sparkstack.inference.plugins.module_utils import _engines
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import RankSpec
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container

@@ -11,6 +11,7 @@ import dataclasses
 import typing as t
 
 import pytest
+
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _planner, _recipe, _screen
 
 GIB = 1024**3
@@ -266,6 +267,15 @@ def test_an_argument_that_the_image_refuses_stops_the_plan() -> None:
 def test_an_option_that_can_not_be_turned_off_is_refused() -> None:
     plan = make([node(1), node(2)], engine="sglang", arguments={"trust-remote-code": False})
     assert plan.problems == ["--trust-remote-code: false: the engine has no option to turn it off; leave it out or set it to null."]
+
+
+def test_an_image_that_does_not_tell_its_options_is_refused_unless_the_user_says_otherwise() -> None:
+    silent = dataclasses.replace(SETTINGS, parser=None, parser_problem="vLLM in vllm:1 did not tell its options.")
+    assert make([node(1), node(2)], silent).problems == [
+        "The arguments can't be checked: vLLM in vllm:1 did not tell its options. Set tp_launch_verify_arguments to false to start unchecked."
+    ]
+    accepted = make([node(1), node(2)], dataclasses.replace(silent, verify_arguments=False))
+    assert accepted.problems == [] and "the arguments are valid: vLLM in vllm:1 did not tell its options." in accepted.assumed
 
 
 def test_what_was_not_measured_is_told_as_assumed() -> None:
