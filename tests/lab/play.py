@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import time
 import typing as t
@@ -44,7 +45,7 @@ def environment() -> dict[str, str]:
     """The environment of a user who installed the checkout's collection."""
     return {
         **os.environ,
-        "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "build" / "collections"),
+        "ANSIBLE_COLLECTIONS_PATH": os.environ.get("SPARKSTACK_COLLECTIONS") or str(ROOT / "build" / "collections"),
         "ANSIBLE_NOCOLOR": "1",
         "LC_ALL": "C.UTF-8",
     }
@@ -83,9 +84,15 @@ def lab(*words: str) -> str:
     return done.stdout
 
 
+def install_engine() -> None:
+    """Have the engine's images on the head and the model on all nodes; quick where they are."""
+    done = subprocess.run([str(ROOT / "tests/lab/engine/install")], capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def node(name: str, command: str) -> str:
-    """The output of a command on a node."""
-    return lab("shell", name, command)
+    """The output of root's command on a node."""
+    return lab("shell", name, f"sudo sh -c {shlex.quote(command)}")
 
 
 def containers(name: str) -> dict[str, dict[str, t.Any]]:

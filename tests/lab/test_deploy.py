@@ -28,6 +28,8 @@ DEPLOY = "deploy_qwen.yml"
 @pytest.fixture(scope="module", autouse=True)
 def fresh_nodes() -> None:
     """Nodes without a deployment, an image on the worker, or anything that an earlier run prepared."""
+    play.lab("up")
+    play.install_engine()
     for name in play.RANKS:
         play.node(name, "docker ps -aq | xargs -r docker rm -f; rm -rf /var/cache/sparkstack /var/lib/sparkstack")
     play.node("spark2", "docker images -q | sort -u | xargs -r docker rmi -f")

@@ -1,0 +1,90 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Every command of the README and of CONTRIBUTING, played on the lab as it is written there."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import typing as t
+
+import play
+import pytest
+
+pytestmark = [pytest.mark.lab, pytest.mark.engine]
+
+README = (play.ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```shell\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+TABLE = [re.findall(r"`([^`]+)`", row) for row in re.findall(r"^\| [a-z].* \| `.*` \|$", README, re.MULTILINE)]
+
+
+@pytest.fixture(scope="module", name="clone")
+def _clone(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[tuple[pathlib.Path, dict[str, str]]]:
+    """A fresh copy of what git tracks, the nodes of its sparks.ini being the lab's, and a user with an empty home."""
+    play.lab("up")
+    play.install_engine()
+    folder = tmp_path_factory.mktemp("clone")
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=play.ROOT, capture_output=True, check=True).stdout.decode().split("\0")
+    for name in filter(None, files):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (play.ROOT / name).exists():
+            shutil.copy2(play.ROOT / name, target, follow_symlinks=False)
+    (folder / "inventories" / "sparks.ini").write_text(pathlib.Path(play.inventory()).read_text())
+    shutil.copy(play.ROOT / "tests/lab/recipes/tiny-qwen3-moe.yml", folder / "my-recipe.yml")
+    home = tmp_path_factory.mktemp("home")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
+    environment.update(HOME=str(home), PATH=f"{play.BIN}:{environment['PATH']}", ANSIBLE_NOCOLOR="1", LC_ALL="C.UTF-8")
+    yield folder, environment
+
+
+def run(command: str, clone: tuple[pathlib.Path, dict[str, str]]) -> str:
+    """A command line as a user types it; its output."""
+    folder, environment = clone
+    done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_the_readme_has_the_commands_that_are_played_here() -> None:
+    assert BLOCKS[0] == "make demo\n" and BLOCKS[1] == "make test\n"
+    assert [block.split()[0] for block in BLOCKS[2:]] == ["python3", "ansible-playbook"]
+    assert len(BLOCKS) == 4 and len(TABLE) >= 5
+
+
+def test_make_demo_ends_with_an_answer() -> None:
+    # In the checkout itself, whose environment and image are there; a clean machine takes the same way from its start.
+    done = subprocess.run(["make", "demo"], cwd=play.ROOT, capture_output=True, text=True, timeout=1800, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "answered" in done.stdout
+
+
+def test_the_way_to_real_sparks_leads_to_an_answer(clone: tuple[pathlib.Path, dict[str, str]]) -> None:
+    for block in BLOCKS[2:]:
+        for command in block.strip().splitlines():
+            output = run(command, clone)
+    assert "answered" in output
+
+
+def test_the_table_of_commands(clone: tuple[pathlib.Path, dict[str, str]]) -> None:
+    for words in TABLE:
+        command = words[0]
+        if command.startswith("ansible-playbook"):
+            run(command, clone)
+        elif command.startswith("-e"):
+            engine = "sglang" if "context-length" in command else "vllm"
+            run(f"ansible-playbook deploy_qwen.yml -i sparks.ini --check -e tp_launch_engine={engine} {command}", clone)
+        else:
+            assert command in (play.ROOT / "roles/tp_launch/defaults/main.yml").read_text()
+
+
+def test_the_make_targets_that_contributing_names_exist() -> None:
+    text = (play.ROOT / "CONTRIBUTING.md").read_text()
+    for target in re.findall(r"`make ([a-z-]+)`", text):
+        done = subprocess.run(["make", "--dry-run", target], cwd=play.ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
