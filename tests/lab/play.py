@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import re
 import shlex
+import signal
 import subprocess
 import time
 import typing as t
@@ -75,6 +77,32 @@ def playbook(name: str, *arguments: str, extra: t.Mapping[str, t.Any] | None = N
         changed={host: int(changed) for host, _ok, changed, _unreachable, _failed in recap},
         failed={host: int(failed) for host, _ok, _changed, _unreachable, failed in recap},
     )
+
+
+@contextlib.contextmanager
+def playing(name: str) -> t.Iterator[subprocess.Popen[str]]:
+    """A run of a playbook in the background; it is killed, with all its forks, when the block ends."""
+    command = [str(BIN / "ansible-playbook"), name, "-i", inventory()]
+    with subprocess.Popen(
+        command, cwd=ROOT, env={**environment(), "PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as run:
+        try:
+            yield run
+        finally:
+            os.killpg(run.pid, signal.SIGKILL)
+
+
+def wait_for_line(run: subprocess.Popen[str], text: str, seconds: float) -> None:
+    """Read a run's output until a line holds the text."""
+    seen = []
+    deadline = time.monotonic() + seconds
+    assert run.stdout is not None
+    for line in run.stdout:
+        seen.append(line)
+        if text in line:
+            return
+        assert time.monotonic() < deadline, "".join(seen)
+    raise AssertionError("".join(seen))
 
 
 def lab(*words: str) -> str:

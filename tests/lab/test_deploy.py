@@ -233,6 +233,18 @@ def test_a_killed_worker_restarts_both_ranks_worker_first() -> None:
     assert "answered" in run.text
 
 
+def test_a_run_that_was_killed_is_taken_up_again() -> None:
+    play.node("spark1", f"docker rm --force {play.RANKS['spark1']}")
+    with play.playing(DEPLOY) as run:
+        play.wait_for_line(run, "[spark2] 1/9", 300)
+    before = {name: rank["id"] for name, rank in play.ranks().items()}
+    again = play.playbook(DEPLOY)
+    assert again.code == 0, again.output
+    assert "action watch it until it is ready because all ranks run, and are still starting" in again.text
+    assert {name: rank["id"] for name, rank in play.ranks().items()} == before
+    assert set(again.changed.values()) == {0} and "answered" in again.text
+
+
 def test_a_changed_argument_is_predicted_with_its_field_and_then_done(tmp_path: pathlib.Path) -> None:
     recipe = write_recipe(tmp_path, engines__vllm__arguments__max_DASH_model_DASH_len=256)
     predicted = play.playbook(DEPLOY, "--check", "--diff", extra={"tp_launch_recipe": recipe})
