@@ -88,7 +88,7 @@ class Node:
 
         A node that is still booting does not hear it: it gets less time than one whose containers may have to end.
         """
-        patience = 10 if self.answers() else 3
+        patience = 15 if self.answers() else 3
         if keeper := self.keeper():
             if self.cgroups.frozen(self.name):
                 self.cgroups.freeze(self.name, False)
