@@ -175,11 +175,11 @@ def test_a_limit_that_cuts_a_rank_is_refused(untouched: None) -> None:
         ({"modell": {}}, "has no key 'modell': do you mean 'model'?"),
         (
             {"engines__vllm__arguments__max_DASH_num_DASH_seqz": 8},
-            "--max-num-seqz is not an option of vLLM 0.32.0+cpu: the nearest that it has is --max-num-seqs.",
+            "--max-num-seqz is not an option of vLLM 0.32.0: the nearest that it has is --max-num-seqs.",
         ),
         (
             {"engines__vllm__arguments__mem_DASH_fraction_DASH_static": 0.6},
-            "--mem-fraction-static is not an option of vLLM 0.32.0+cpu: the nearest that it has is --gpu-memory-utilization.",
+            "--mem-fraction-static is not an option of vLLM 0.32.0: the nearest that it has is --gpu-memory-utilization.",
         ),
         (
             {"engine": "sglang", "engines__sglang__arguments": {"language-model-only": True}},
