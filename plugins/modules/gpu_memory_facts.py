@@ -122,7 +122,7 @@ ansible_facts:
         processes:
           description:
             - The processes that hold GPU memory, largest first. A process on two GPUs stands there twice.
-            - RV(ansible_facts.gpu_memory.processes[].container) is null for a process outside any container.
+            - C(container) is null for a process outside any container.
               Its C(name) and C(image) are null when Docker does not know the id or does not answer.
           type: list
           elements: dict
