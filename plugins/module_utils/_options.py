@@ -73,7 +73,7 @@ class Parser:
             if len(found) == 1:
                 return "--" + meant if meant.startswith("no-") else found[0]
         known = [flag for flag in self.options if flag.startswith("--")]
-        close = difflib.get_close_matches(self._spelling(name), known, n=1, cutoff=0.6)
+        close = difflib.get_close_matches(self._spelling(name), known, n=1, cutoff=0.5)
         return close[0] if close else None
 
     def problem(self, name: str, value: t.Any) -> t.Optional[str]:
