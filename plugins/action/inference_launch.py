@@ -132,7 +132,13 @@ class ActionModule(ActionBase):
         }
 
     def _docker_container(self, **args: t.Any) -> dict[str, t.Any]:
-        return self._module("community.docker.docker_container", **args)
+        """Run docker_container unlogged: its option env is no secret to it, and each module writes its options to the node's journal."""
+        logged = self._task.no_log
+        self._task.no_log = True
+        try:
+            return self._module("community.docker.docker_container", **args)
+        finally:
+            self._task.no_log = logged
 
     def _start(self, result: dict[str, t.Any], args: dict[str, t.Any], present: dict[str, t.Any]) -> None:
         try:
@@ -162,7 +168,7 @@ class ActionModule(ActionBase):
             return
         if present["image"] is None and not self._task.check_mode:
             raise AnsibleActionFail(f"The image {request.image} is not on this node: bring it there first (role image_sync).")
-        if args["verify_arguments"]:
+        if args["verify_arguments"] and present["image"] is not None:
             self._verify(request)
         result["changed"] = True
         result["actions"] = [f"remove {other}" for other in others]

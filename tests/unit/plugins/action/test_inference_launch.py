@@ -1,0 +1,102 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The controller's half of inference_launch, with a scripted node."""
+
+from __future__ import annotations
+
+import json
+import types
+import typing as t
+
+import pytest
+from ansible.errors import AnsibleActionFail
+
+from ansible_collections.sparkstack.inference.plugins.action import inference_launch as subject
+
+KEY, TOKEN = "sk-test-4711", "hf_test_0815"
+IMAGE = {"identity": "sha256:aa", "architecture": "arm64", "size_bytes": 1}
+RANK: dict[str, t.Any] = {
+    "deployment": "d",
+    "engine": "vllm",
+    "image": "vllm:1",
+    "model": "/srv/models/m",
+    "rank": 1,
+    "ranks": 2,
+    "address": "192.168.200.12",
+    "head_address": "192.168.200.11",
+    "environment": {"HF_TOKEN": TOKEN},
+    "api_key": KEY,
+    "launch_id": "L1",
+    "verify_arguments": False,
+}
+DOCKER = "community.docker.docker_container"
+
+
+@pytest.fixture(autouse=True)
+def base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject.ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
+
+
+class Node:
+    """What the node answers, and how it was asked."""
+
+    def __init__(self, image: dict[str, t.Any] | None = IMAGE, fails: str = "") -> None:
+        self.image, self.fails = image, fails
+        self.calls: list[tuple[str, dict[str, t.Any], bool]] = []
+
+    def run(self, check_mode: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
+        task = types.SimpleNamespace(args={}, check_mode=check_mode, async_val=0, diff=True, no_log=False)
+        action = subject.ActionModule.__new__(subject.ActionModule)
+        action._task = task
+
+        def execute(module_name: str, module_args: dict[str, t.Any], task_vars: object) -> dict[str, t.Any]:
+            self.calls.append((module_name, module_args, task.no_log))
+            if module_name == self.fails:
+                return {"failed": True, "msg": "it broke", "invocation": {"module_args": module_args}}
+            if module_name == DOCKER:
+                return {"container": {"Id": "c", "Config": {"Env": [f"{key}={value}" for key, value in module_args["env"].items()]}}}
+            if module_name.endswith("engine_options_info"):
+                return {"parser": None, "problem": "the image is not there"}
+            return {"docker": {"reachable": True}, "containers": [], "image": self.image}
+
+        action._execute_module = execute
+        defaults = {name: option.get("default") for name, option in subject.ARGUMENTS.items()}
+        action.validate_argument_spec = lambda argument_spec, required_if: (None, {**defaults, **RANK, **arguments})
+        result: dict[str, t.Any] = action.run(None, {})
+        assert task.no_log is False
+        return result
+
+
+def test_secrets_reach_the_container_and_nothing_else() -> None:
+    node = Node()
+    result = node.run()
+    assert result["changed"] is True and result["actions"] == ["start d-rank1"]
+    _module, asked, _unlogged = node.calls[-1]
+    assert (asked["env"]["VLLM_API_KEY"], asked["env"]["HF_TOKEN"]) == (KEY, TOKEN)
+    elsewhere = json.dumps(result) + json.dumps([{**asked, "env": None}])
+    assert KEY not in elsewhere and TOKEN not in elsewhere
+
+
+def test_the_call_that_carries_secrets_is_not_written_to_the_nodes_journal() -> None:
+    node = Node()
+    node.run()
+    assert [(module.rpartition(".")[2], unlogged) for module, _asked, unlogged in node.calls] == [
+        ("inference_info", False),
+        ("docker_container", True),
+    ]
+
+
+def test_a_failure_of_docker_tells_why_and_no_secret() -> None:
+    node = Node(fails=DOCKER)
+    with pytest.raises(AnsibleActionFail) as caught:
+        node.run()
+    assert str(caught.value) == f"{DOCKER}: it broke"
+    assert KEY not in json.dumps(caught.value.result)
+
+
+def test_check_mode_predicts_a_start_with_an_image_that_is_still_to_come() -> None:
+    node = Node(image=None)
+    assert node.run(check_mode=True, verify_arguments=True)["actions"] == ["start d-rank1"]
+    with pytest.raises(AnsibleActionFail, match="bring it there first"):
+        node.run(verify_arguments=True)
