@@ -95,6 +95,12 @@ def ranks(head: t.Sequence[str], workers: t.Sequence[str], in_play: t.Collection
             f"{_and(missing)} {'is' if len(missing) == 1 else 'are'} left out of this run, but a launch needs all its "
             f"ranks ({', '.join(hosts)}): run it without --limit."
         )
+    without = [host for host in in_play if host not in hosts]
+    if without:
+        raise ValueError(
+            f"{_and(without)} {'takes' if len(without) == 1 else 'take'} part in this run, but {'is' if len(without) == 1 else 'are'} neither "
+            "in the inventory's group 'head' nor in 'workers': put every node into one of them, or leave it out of 'sparks'."
+        )
     return hosts
 
 
@@ -105,7 +111,7 @@ def topology_problem(recipe: Recipe, count: int, gpus: int | None = None) -> str
     """
     size = recipe.tensor_parallel_size
     each = max(gpus or 1, 1)
-    if size % count or size // count > each or (gpus is not None and size // count < 1):
+    if size % count or size // count > each:
         return (
             f"tensor_parallel_size is {size}, but there are {count} nodes with {each} GPU{'s' if each > 1 else ''} each: "
             f"set it to {count * each if gpus else count}, or change the inventory's workers."

@@ -122,6 +122,13 @@ def deployed(proof: dict[str, t.Any] | None = None, verdict: str | None = None, 
             "a",
             "b and c are left out of this run, but a launch needs all its ranks (a, b, c): run it without --limit.",
         ),
+        (
+            ["a"],
+            ["b"],
+            "abc",
+            "c takes part in this run, but is neither in the inventory's group 'head' nor in 'workers': "
+            "put every node into one of them, or leave it out of 'sparks'.",
+        ),
     ],
 )
 def test_groups_that_will_not_do(head: list[str], workers: list[str], in_play: str, sentence: str) -> None:
