@@ -83,7 +83,8 @@ def gid_of(address: str) -> str:
     parsed = ipaddress.ip_address(address)
     if isinstance(parsed, ipaddress.IPv4Address):
         parsed = ipaddress.IPv6Address(f"::ffff:{parsed}")
-    return parsed.exploded
+    # Not .exploded: since Python 3.13 that ends in 192.168.200.11 for a mapped address.
+    return ":".join(f"{parsed.packed[i]:02x}{parsed.packed[i + 1]:02x}" for i in range(0, 16, 2))
 
 
 def link_local(hardware: str) -> str:
