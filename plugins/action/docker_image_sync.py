@@ -10,13 +10,11 @@ import hashlib
 import secrets
 import typing as t
 
-from ansible import constants as C
-from ansible import context
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import name_problem
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board, forks
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._image_sync import (
     Decision,
     View,
@@ -67,7 +65,7 @@ class ActionModule(ActionBase):
             hosts,
             self.source,
             self.host,
-            int(context.CLIARGS.get("forks") or C.DEFAULT_FORKS),
+            forks(),
             int(self._task.throttle or 0),
             bool(self._task.run_once),
         )

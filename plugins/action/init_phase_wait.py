@@ -10,15 +10,13 @@ import os
 import time
 import typing as t
 
-from ansible import constants as C
-from ansible import context
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis import STALL_TIMEOUTS, judge
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES
 from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board, forks
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._watch import Options, Unreachable, Watch
 
 PROBE = "sparkstack.inference.init_phase_probe"
@@ -137,13 +135,12 @@ class ActionModule(ActionBase):
         return self._result(verdict, judge_only=timeout == 0)
 
     def _problem(self, host: str, members: list[str]) -> str:
-        forks = int(context.CLIARGS.get("forks") or C.DEFAULT_FORKS)
         if host not in members:
             return f"{host} is not among the members of the watch: {', '.join(members)}."
         if len(members) > 1 and (self._task.run_once or 0 < int(self._task.throttle or 0) < len(members)):
             return "All ranks must be watched at the same time: remove run_once and throttle from this task."
-        if forks < len(members):
-            return f"All {len(members)} ranks must be watched at the same time: set forks to {len(members)} or more (it is {forks})."
+        if forks() < len(members):
+            return f"All {len(members)} ranks must be watched at the same time: set forks to {len(members)} or more (it is {forks()})."
         return ""
 
     def _probe(self, state: dict[str, t.Any]) -> dict[str, t.Any]:

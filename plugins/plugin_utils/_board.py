@@ -18,6 +18,12 @@ import time
 import typing as t
 
 from ansible import constants as C
+from ansible import context
+
+
+def forks() -> int:
+    """How many hosts this run of Ansible can serve at the same time."""
+    return int(context.CLIARGS.get("forks") or C.DEFAULT_FORKS)
 
 
 class Board:

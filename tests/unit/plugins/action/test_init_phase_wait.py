@@ -13,6 +13,7 @@ import typing as t
 
 import pytest
 from ansible import constants as C
+from ansible import context
 from ansible.errors import AnsibleConnectionFailure
 from ansible.parsing.dataloader import DataLoader
 
@@ -104,7 +105,7 @@ class Action(subject.ActionModule):
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.setattr(C, "DEFAULT_LOCAL_TMP", str(tmp_path))
     monkeypatch.setattr(subject.ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
-    monkeypatch.setattr(subject.context, "CLIARGS", {"forks": 5})
+    monkeypatch.setattr(context, "CLIARGS", {"forks": 5})
 
 
 def run(action: Action, hosts: t.Sequence[str] = ("spark1",)) -> dict[str, t.Any]:
