@@ -50,6 +50,7 @@ def describe(inspection: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
         "rank": _number(labels.get(LABEL + "rank")),
         "ranks": _number(labels.get(LABEL + "ranks")),
         "port": _number(labels.get(LABEL + "port")),
+        "listen_address": labels.get(LABEL + "listen_address") or "0.0.0.0",
         "launch_id": labels.get(LABEL + "launch_id"),
         "spec_hash": labels.get(LABEL + "spec_hash"),
         "spec": spec,

@@ -108,6 +108,9 @@ containers:
     port:
       description: The port of the API at the head.
       type: int
+    listen_address:
+      description: The address on which the head serves the API.
+      type: str
     launch_id:
       description: The launch that started it.
       type: str
