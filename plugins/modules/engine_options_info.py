@@ -91,6 +91,7 @@ cached:
   type: bool
 """
 
+import hashlib
 import json
 import os
 import tempfile
@@ -100,7 +101,7 @@ from urllib.parse import quote
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _engines
-from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError, demultiplex
+from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError, DockerUnreachable, demultiplex
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._parser import OPTIONS_MARK
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity
 from ansible_collections.sparkstack.inference.plugins.module_utils._options import read_description
@@ -121,8 +122,12 @@ def ask(api: DockerAPI, params: t.Mapping[str, t.Any], source: str) -> t.Tuple[i
         container = "/containers/" + quote(json.loads(response.read().decode())["Id"])
     try:
         api.request("POST", container + "/start").close()
-        with api.request("POST", container + "/wait") as response:
-            code = json.loads(response.read().decode())["StatusCode"]
+        try:
+            with api.request("POST", container + "/wait") as response:
+                code = json.loads(response.read().decode())["StatusCode"]
+        except (DockerUnreachable, OSError) as error:
+            # Docker sends the status at once and the rest when the container has ended.
+            raise DockerError("{image} did not tell its options within {timeout} s.".format(**params)) from error
         with api.request("GET", container + "/logs", {"stdout": "true", "stderr": "true"}) as response:
             output = b"".join(payload for _stream, payload in demultiplex(response.read)).decode("utf-8", "replace")
     finally:
@@ -153,7 +158,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "image": {"type": "str", "required": True},
-            "engine": {"type": "str", "required": True, "choices": ["sglang", "vllm"]},
+            "engine": {"type": "str", "required": True, "choices": sorted(_engines.ENGINES)},
             "gpus": {"type": "bool", "default": False},
             "cache_dir": {"type": "path", "default": "/var/cache/sparkstack/options"},
             "timeout": {"type": "int", "default": 300},
@@ -169,7 +174,9 @@ def main() -> None:
         if not inspection:
             module.exit_json(changed=False, parser=None, cached=False, problem="The image {image} is not on this node.".format(**params))
         digest = identity(inspection)["digest"].split(":")[-1]
-        path = os.path.join(params["cache_dir"], f"{engine.name}-{digest}.json")
+        # Another version of this collection may ask otherwise.
+        asked = hashlib.sha256(engine.launch.parser_source.encode()).hexdigest()[:8]
+        path = os.path.join(params["cache_dir"], f"{engine.name}-{digest}-{asked}.json")
         described = kept(path)
         if described:
             module.exit_json(changed=False, parser=described, cached=True, problem=None)

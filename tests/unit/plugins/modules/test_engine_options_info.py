@@ -1,0 +1,62 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An image that is asked for its options, by a daemon that answers as scripted."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import types
+import typing as t
+
+import pytest
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerError, DockerUnreachable
+from ansible_collections.sparkstack.inference.plugins.modules import engine_options_info as subject
+
+PARAMS = {"image": "vllm:1", "gpus": False, "timeout": 300}
+PRINTED = b"\x01\0\0\0\0\0\0\x04tell"
+
+
+class Daemon:
+    """Each answer is a body, or what is raised by the request, or (in a list) by reading the body."""
+
+    def __init__(self, **answers: t.Any) -> None:
+        self.answers = {"create": b'{"Id": "c1"}', "start": b"", "wait": b'{"StatusCode": 3}', "logs": PRINTED, "DELETE": b"", **answers}
+        self.calls: list[str] = []
+
+    def request(self, method: str, path: str, *_query: t.Any, **_body: t.Any) -> t.Any:
+        word = method if method == "DELETE" else path.rpartition("/")[2]
+        self.calls.append(word)
+        answer = self.answers[word]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, list):
+            return contextlib.nullcontext(types.SimpleNamespace(read=lambda: (_ for _ in ()).throw(answer[0])))
+        return io.BytesIO(answer)
+
+
+def test_the_image_is_asked_and_its_container_removed() -> None:
+    daemon = Daemon()
+    assert subject.ask(daemon, PARAMS, "source") == (3, "tell")
+    assert daemon.calls == ["create", "start", "wait", "logs", "DELETE"]
+
+
+@pytest.mark.parametrize("silence", [DockerUnreachable("timed out"), [TimeoutError("timed out")]])
+def test_an_image_that_never_answers_is_told_as_such_and_removed(silence: t.Any) -> None:
+    daemon = Daemon(wait=silence)
+    with pytest.raises(DockerError) as caught:
+        subject.ask(daemon, PARAMS, "source")
+    assert str(caught.value) == "vllm:1 did not tell its options within 300 s."
+    assert daemon.calls[-1] == "DELETE"
+
+
+def test_an_answer_is_kept_whole_or_not_at_all(tmp_path: t.Any) -> None:
+    path = tmp_path / "options" / "vllm-aa.json"
+    assert subject.kept(str(path)) is None
+    subject.keep(str(path), {"version": "0.33.0", "options": []})
+    assert subject.kept(str(path)) == {"version": "0.33.0", "options": []}
+    assert [entry.name for entry in path.parent.iterdir()] == ["vllm-aa.json"]
+    path.write_text('{"version": "0.33')
+    assert subject.kept(str(path)) is None
