@@ -13,15 +13,41 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _planner, _recipe, _screen
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import forks
 
 RECIPES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "playbooks", "recipes")
 
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "recipe": {"type": "raw", "required": True},
-    "overrides": {"type": "dict", "default": {}},
+    "overrides": {
+        "type": "dict",
+        "options": {
+            "engine": {"type": "str"},
+            "image": {"type": "str"},
+            "model_path": {"type": "str"},
+            "served_name": {"type": "str"},
+            "port": {"type": "int"},
+            "rendezvous_port": {"type": "int"},
+            "arguments": {"type": "dict"},
+            "environment": {"type": "dict"},
+        },
+    },
     "head": {"type": "list", "elements": "str", "required": True},
     "workers": {"type": "list", "elements": "str", "required": True},
-    "nodes": {"type": "list", "elements": "dict"},
+    "nodes": {
+        "type": "list",
+        "elements": "dict",
+        "options": {
+            "name": {"type": "str", "required": True},
+            "fabric": {"type": "dict"},
+            "environment": {"type": "dict"},
+            "memory": {"type": "dict"},
+            "info": {"type": "dict"},
+            "model": {"type": "dict"},
+            "proof": {"type": "dict"},
+            "verdict": {"type": "str"},
+        },
+    },
     "parser": {"type": "dict"},
     "parser_problem": {"type": "str"},
     "verify_arguments": {"type": "bool", "default": True},
@@ -35,8 +61,11 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 }
 
 
-def launch_options(request: _container.Request, launch_id: str) -> dict[str, t.Any]:
-    """A request as the options of M(sparkstack.inference.inference_launch), without the API key."""
+def launch_options(request: _container.Request, launch_id: str, secret: t.Collection[str]) -> dict[str, t.Any]:
+    """A request as the options of M(sparkstack.inference.inference_launch).
+
+    A plan is a result, which C(-v) shows and callbacks store: without the API key, and without the variables of these names.
+    """
     rank = request.rank
     return {
         "deployment": request.deployment,
@@ -55,7 +84,7 @@ def launch_options(request: _container.Request, launch_id: str) -> dict[str, t.A
         "port": rank.port,
         "listen_address": rank.listen_address,
         "arguments": dict(rank.arguments),
-        "environment": request.environment,
+        "environment": {key: value for key, value in request.environment.items() if key not in secret},
         "gpus": request.gpus,
         "infiniband": request.infiniband,
         "shm_size": request.shm_size,
@@ -77,13 +106,14 @@ class ActionModule(ActionBase):
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         task_vars = task_vars or {}
         _validation, args = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        args["overrides"] = args["overrides"] or {}
         try:
             hosts = _planner.ranks(args["head"], args["workers"], task_vars.get("ansible_play_hosts_all", []))
             recipe = self._read(args, task_vars)
         except (ValueError, _recipe.RecipeError) as error:
             raise AnsibleActionFail(str(error)) from error
         problem = _planner.topology_problem(recipe, len(hosts))
-        if problem and not args["nodes"] and recipe.tensor_parallel_size % len(hosts):
+        if problem and recipe.tensor_parallel_size % len(hosts):
             raise AnsibleActionFail(problem)
         plan = self._static(recipe, hosts)
         if args["nodes"] is not None:
@@ -116,8 +146,10 @@ class ActionModule(ActionBase):
         }
 
     def _whole(self, recipe: _recipe.Recipe, args: dict[str, t.Any]) -> dict[str, t.Any]:
-        known = _planner.Node.__dataclass_fields__
-        nodes = [_planner.Node(**{key: value for key, value in node.items() if key in known and value}) for node in args["nodes"]]
+        count = len(args["nodes"])
+        if forks() < count:
+            raise AnsibleActionFail(f"All {count} ranks must be watched at the same time: set forks to {count} or more (it is {forks()}).")
+        nodes = [_planner.Node(**{key: value for key, value in node.items() if value}) for node in args["nodes"]]
         settings = _planner.Settings(
             listen_address=args["listen_address"],
             endpoint_host=args["endpoint_host"],
@@ -133,6 +165,7 @@ class ActionModule(ActionBase):
         plan = _planner.make(recipe, nodes, settings)
         if plan.problems:
             raise AnsibleActionFail("\n".join(plan.problems))
+        secret = sorted(key for key in args["overrides"].get("environment") or {} if _container.is_secret(key))
         lines = _screen.screen(plan)
         if args["show"]:
             self._display.display("\n" + "\n".join(lines) + "\n")
@@ -147,9 +180,10 @@ class ActionModule(ActionBase):
                 {
                     "node": node.name,
                     "spec_hash": _container.spec_hash(_container.public(request)),
-                    "launch": launch_options(request, plan.launch_id),
+                    "launch": launch_options(request, plan.launch_id, secret),
                 }
                 for node, request in zip(plan.nodes, plan.requests, strict=True)
             ],
+            "secret": secret,
             "screen": lines,
         }

@@ -34,7 +34,6 @@ options:
     description:
       - What the user wants otherwise than the recipe. Empty values are passed over.
     type: dict
-    default: {}
     suboptions:
       engine:
         description: The engine.
@@ -227,6 +226,12 @@ plan:
       description: For each rank C(node), C(spec_hash), and C(launch), the options of M(sparkstack.inference.inference_launch). Only with O(nodes).
       type: list
       elements: dict
+    secret:
+      description:
+        - Variables of O(overrides.environment) that look like secrets. They are left out of RV(plan.ranks), so that no result shows their
+          values; whoever starts the ranks adds them. Only with O(nodes).
+      type: list
+      elements: str
     screen:
       description: The lines of the plan's screen. Only with O(nodes).
       type: list

@@ -18,7 +18,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._arg
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Engine, RankSpec
 from ansible_collections.sparkstack.inference.plugins.module_utils._ranks import LABEL
 
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.IGNORECASE)
+# HF_TOKEN, but neither TOKENIZERS_PARALLELISM nor SGLANG_MAX_TOKENS.
+_SECRET = re.compile(r"TOKEN(?![A-Z])|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.IGNORECASE)
 
 # Kernels that were compiled once outlive the container on the node; otherwise each start compiles them again.
 _CACHES = {
@@ -140,6 +141,7 @@ def labels(request: Request, launch_id: str) -> dict[str, str]:
         "rank": str(request.rank.rank),
         "ranks": str(request.rank.ranks),
         "port": str(request.rank.port),
+        "listen_address": request.rank.listen_address,
         "launch_id": launch_id,
         "spec_hash": spec_hash(shown),
         "spec": json.dumps(shown, sort_keys=True),

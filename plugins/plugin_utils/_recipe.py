@@ -18,6 +18,7 @@ import yaml
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _engines
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Engine
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._container import is_secret
 
 
 class RecipeError(Exception):
@@ -164,6 +165,7 @@ def parse(data: t.Any, overrides: t.Mapping[str, t.Any], where: str = "The recip
     name = over.get("engine") or data.get("engine")
     engines = data["engines"] if isinstance(data.get("engines"), dict) else {}
     problems += _engine_problems(where, engines, name)
+    problems += _secret_problems(where, engines)
     if problems:
         raise RecipeError(problems)
 
@@ -214,6 +216,17 @@ def _engine_problems(where: str, engines: t.Mapping[str, t.Any], name: t.Any) ->
     elif isinstance(name, str) and engines and name not in engines:
         problems.append(f"{where} has nothing for the engine '{name}': choose {' or '.join(sorted(engines))}, or add it.")
     return problems
+
+
+def _secret_problems(where: str, engines: t.Mapping[str, t.Any]) -> list[str]:
+    """A recipe lies about in clear text, and what it says is shown in results."""
+    return [
+        f"{where}, 'engines', '{name}': the secret '{variable}' can't stand in a recipe: set it in tp_launch_environment, out of a vault."
+        for name, chosen in engines.items()
+        if isinstance(chosen, dict) and isinstance(chosen.get("environment"), dict)
+        for variable in chosen["environment"]
+        if is_secret(str(variable))
+    ]
 
 
 def _unknown_engine(name: str) -> str:

@@ -88,6 +88,10 @@ def test_overrides_are_laid_over_the_recipe() -> None:
         ),
         (changed(engines__vllm__environment={"A B": 1}), "The recipe, 'environment': 'A B' is no name for a variable."),
         (
+            changed(engines__vllm__environment={"HF_TOKEN": "x", "TOKENIZERS_PARALLELISM": False}),
+            "The recipe, 'engines', 'vllm': the secret 'HF_TOKEN' can't stand in a recipe: set it in tp_launch_environment, out of a vault.",
+        ),
+        (
             changed(name="Tiny Model"),
             "The recipe: the name 'Tiny Model' won't do for a container: use lower-case letters, digits, '.', '_' and '-', at most 63 of them.",
         ),

@@ -1,0 +1,103 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The plan as a task: what it refuses before a node is reached, and what its result tells."""
+
+from __future__ import annotations
+
+import json
+import types
+import typing as t
+
+import pytest
+from ansible import context
+from ansible.errors import AnsibleActionFail
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+from ansible_collections.sparkstack.inference.plugins.action import inference_plan as subject
+
+KEY, TOKEN = "sk-test-4711", "hf_test_0815"
+RECIPE: dict[str, t.Any] = {
+    "name": "tiny",
+    "model": {"path": "/srv/models/tiny"},
+    "engine": "vllm",
+    "tensor_parallel_size": 2,
+    "engines": {"vllm": {"image": "vllm:1", "arguments": {"max-model-len": 512}, "environment": {"TOKENIZERS_PARALLELISM": False}}},
+}
+NODES = [
+    {
+        "name": f"spark{number}",
+        "fabric": {"address": f"192.168.200.1{number}"},
+        "info": {"docker": {"reachable": True}, "containers": [], "listeners": []},
+    }
+    for number in (1, 2)
+]
+
+
+@pytest.fixture(autouse=True)
+def base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject.ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
+    monkeypatch.setattr(context, "CLIARGS", {"forks": 5})
+
+
+def run(hosts: t.Sequence[str] = ("spark1", "spark2"), **arguments: t.Any) -> dict[str, t.Any]:
+    action = subject.ActionModule.__new__(subject.ActionModule)
+    action._display = types.SimpleNamespace(display=lambda text: None)
+
+    def validate(argument_spec: dict[str, t.Any]) -> tuple[None, dict[str, t.Any]]:
+        found = ArgumentSpecValidator(argument_spec).validate({"recipe": RECIPE, "head": list(hosts[:1]), "workers": list(hosts[1:]), **arguments})
+        if found.error_messages:
+            raise AnsibleActionFail(found.error_messages[0])
+        return None, found.validated_parameters
+
+    action.validate_argument_spec = validate
+    return t.cast("dict[str, t.Any]", action.run(None, {"ansible_play_hosts_all": list(hosts)}))
+
+
+def test_without_nodes_only_the_inputs_are_told() -> None:
+    plan = run()["plan"]
+    assert (plan["deployment"], plan["hosts"], plan["port"]) == ("tiny", ["spark1", "spark2"], 8000)
+    assert "ranks" not in plan
+
+
+def test_overrides_of_the_command_line_are_texts() -> None:
+    overrides = {"port": "9000", "arguments": '{"max-model-len": 1024}', "image": ""}
+    plan = run(nodes=NODES, overrides=overrides)["plan"]
+    assert (plan["port"], plan["image"]) == (9000, "vllm:1")
+    assert plan["ranks"][0]["launch"]["arguments"] == {"max-model-len": 1024}
+
+
+def test_an_override_that_there_is_not_is_refused() -> None:
+    with pytest.raises(AnsibleActionFail, match="prot"):
+        run(overrides={"prot": 9000})
+
+
+def test_secrets_are_named_and_not_told() -> None:
+    plan = run(nodes=NODES, api_key=KEY, overrides={"environment": {"HF_TOKEN": TOKEN, "A": "b"}})["plan"]
+    assert KEY not in json.dumps(plan) and TOKEN not in json.dumps(plan)
+    assert plan["secret"] == ["HF_TOKEN"]
+    assert plan["ranks"][1]["launch"]["environment"] == {"TOKENIZERS_PARALLELISM": "0", "A": "b"}
+    other = run(nodes=NODES, api_key=KEY, overrides={"environment": {"HF_TOKEN": "hf_other", "A": "b"}})["plan"]
+    assert other["ranks"][1]["spec_hash"] != plan["ranks"][1]["spec_hash"]
+
+
+@pytest.mark.parametrize(
+    "hosts, arguments, sentence",
+    [
+        (["a", "b", "c"], {}, "tensor_parallel_size is 2, but there are 3 nodes with 1 GPU each: set it to 3, or change the inventory's workers."),
+        (
+            ["spark1", "spark2"],
+            {"nodes": NODES * 3},
+            "All 6 ranks must be watched at the same time: set forks to 6 or more (it is 5).",
+        ),
+        (
+            ["spark1", "spark2"],
+            {"nodes": [NODES[0], {**NODES[1], "fabric": {}}]},
+            "spark2 has no address on the fabric: give its interface one in fabric_cidr, or set fabric_address.",
+        ),
+    ],
+)
+def test_refused(hosts: list[str], arguments: dict[str, t.Any], sentence: str) -> None:
+    with pytest.raises(AnsibleActionFail) as caught:
+        run(hosts, **arguments)
+    assert str(caught.value) == sentence
