@@ -20,7 +20,7 @@ STARTED = ("engine", "image", "model", "rank", "ranks", "head_address")
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "state": {"type": "str", "choices": ["started", "stopped", "absent"], "default": "started"},
     "deployment": {"type": "str", "required": True},
-    "engine": {"type": "str", "choices": ["sglang", "vllm"]},
+    "engine": {"type": "str", "choices": sorted(_engines.ENGINES)},
     "image": {"type": "str"},
     "image_identity": {"type": "str"},
     "model": {"type": "str"},

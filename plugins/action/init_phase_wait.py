@@ -14,6 +14,7 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis import STALL_TIMEOUTS, judge
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES
 from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board, forks
@@ -36,7 +37,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
             "quiet_seconds": {"type": "float"},
         },
     },
-    "engine": {"type": "str", "choices": ["auto", "sglang", "vllm"], "default": "auto"},
+    "engine": {"type": "str", "choices": ["auto", *sorted(ENGINES)], "default": "auto"},
     "until": {"type": "str", "choices": list(PHASES), "default": "ready"},
     "timeout": {"type": "float", "default": 1800},
     "stall_timeouts": {"type": "dict", "default": {}},

@@ -141,6 +141,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import open_url
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
 from ansible_collections.sparkstack.inference.plugins.module_utils._probe import look
 
 _SIOCGIFADDR = 0x8915
@@ -175,7 +176,7 @@ def main() -> None:
         argument_spec={
             "container": {"type": "str", "required": True},
             "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
-            "engine": {"type": "str", "choices": ["auto", "sglang", "vllm"], "default": "auto"},
+            "engine": {"type": "str", "choices": ["auto", *sorted(ENGINES)], "default": "auto"},
             "state": {"type": "dict", "default": {}},
             "health_url": {"type": "str"},
         },
