@@ -108,6 +108,8 @@ def find(name: str, folders: t.Sequence[str]) -> str:
         for entry in os.listdir(folder)
         if entry.endswith(".yml")
     )
+    if not name:
+        raise RecipeError([f"No recipe is named: set tp_launch_recipe to the path of a YAML file or to one of {', '.join(dict.fromkeys(known))}."])
     raise RecipeError([f"There is no recipe '{name}': give the path of a YAML file or one of {', '.join(dict.fromkeys(known))}."])
 
 

@@ -117,6 +117,8 @@ def test_a_recipe_is_found_by_path_and_by_name(tmp_path: pathlib.Path) -> None:
     assert _recipe.find(str(folder / "tiny.yml"), []) == str(folder / "tiny.yml")
     with pytest.raises(_recipe.RecipeError, match="There is no recipe 'tny': give the path of a YAML file or one of tiny."):
         _recipe.find("tny", [str(folder)])
+    with pytest.raises(_recipe.RecipeError, match="No recipe is named: set tp_launch_recipe to the path of a YAML file or to one of tiny."):
+        _recipe.find("", [str(folder)])
 
 
 def test_a_file_that_is_no_yaml_is_told_with_its_line(tmp_path: pathlib.Path) -> None:
