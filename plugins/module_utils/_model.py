@@ -175,7 +175,13 @@ class _Manifest:
         self.dangling.sort()
         # What a container must see so that all links lead somewhere: of a hub cache the folder above the snapshots.
         common = os.path.commonpath(leads)
-        self.mount = self.path if common == leads[0] else (self.given if _within(leads, self.given) else common)
+        if common == leads[0]:
+            self.mount = self.path
+        elif _within(leads, self.given):
+            self.mount = self.given
+        else:
+            # The path given may itself be a link from elsewhere, where the container sees nothing.
+            self.path, self.mount = leads[0], common
         return sorted(self.sizes)
 
     def _note_rights(self, status: os.stat_result, wanted: int) -> None:
@@ -215,6 +221,8 @@ class _Manifest:
             return f"The model's folder {self.path} is empty."
         if self.dangling:
             return f"{_some(self.dangling)} in {self.path} {_lead(self.dangling)} nowhere: copy what the links point to."
+        if self.mount == os.sep:
+            return f"Links in {self.path} lead so far away that a container would have to see the whole root file system: put the files themselves there."
         if self.missing:
             return f"{_some(self.missing)} of the model in {self.path} {_are(self.missing)} missing{self._under_way()}."
         if self.truncated:

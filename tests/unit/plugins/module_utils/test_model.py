@@ -206,6 +206,22 @@ def test_a_hub_cache_without_the_snapshot(tmp_path: pathlib.Path, ref: str | Non
     assert not found["complete"] and sentence in found["problem"]
 
 
+def test_a_link_to_a_folder_of_links_is_followed_to_what_a_container_sees(tmp_path: pathlib.Path) -> None:
+    root = lay_cache(tmp_path / "disk", files())
+    snapshot = root / "snapshots" / "abc123"
+    short = tmp_path / "model"
+    short.symlink_to(snapshot)
+    found = subject.manifest(str(short))
+    assert (found["complete"], found["problem"]) == (True, None)
+    assert (found["path"], found["mount"]) == (str(snapshot), str(root))
+
+
+def test_links_for_which_all_would_have_to_be_mounted(model: pathlib.Path) -> None:
+    (model / "extra.json").symlink_to("/proc/version")
+    found = subject.manifest(str(model))
+    assert found["problem"].startswith(f"Links in {model} lead so far away that a container would have to see the whole root file system")
+
+
 def test_links_that_lead_nowhere(tmp_path: pathlib.Path) -> None:
     # "13 MB copied, 98 broken links, success": the blobs lay outside the tree that was copied.
     root = lay_cache(tmp_path, files())
