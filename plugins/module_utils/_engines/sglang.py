@@ -24,11 +24,21 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._typ
 # How it is started.
 
 
-# SGLang takes its API key as an option only; this keeps the key out of the container's command line.
-_WITH_KEY = (
-    "import os, runpy, sys; sys.argv += ['--api-key', os.environ['SGLANG_API_KEY']]; "
-    "runpy.run_module('sglang.launch_server', run_name='__main__', alter_sys=True)"
-)
+# SGLang takes its API key as an option only, and prints all options ("server_args=ServerArgs(.. api_key='..'", up to 0.5.23).
+# This keeps the key out of the container's command line, and out of its log: there it reads as asterisks. A process that is
+# spawned doesn't know the class, and gets a plain text.
+_WITH_KEY = """
+import os, runpy, sys
+
+class Key(str):
+    def __str__(self): return self
+    def __repr__(self): return "'***'"
+    def __deepcopy__(self, memo): return self
+    def __reduce__(self): return str, (str.__str__(self),)
+
+sys.argv += ["--api-key", Key(os.environ["SGLANG_API_KEY"])]
+runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
+"""
 
 
 def _command(spec: RankSpec) -> t.List[str]:

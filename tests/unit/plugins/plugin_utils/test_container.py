@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -63,6 +66,56 @@ def test_sglang_commands_keep_the_key_out_of_the_command_line() -> None:
     )
     keyed = engine.launch.command(dataclasses.replace(plain, with_api_key=True))
     assert keyed[:2] == ["python3", "-c"] and "SGLANG_API_KEY" in keyed[2] and "--api-key" not in keyed[3:]
+
+
+# What SGLang does with its options: reads them by argparse, prints them whole, copies them, sends them to processes that it
+# spawns, and compares the header of a request.
+SGLANG = """
+import argparse, copy, dataclasses, multiprocessing, sys
+
+@dataclasses.dataclass
+class ServerArgs:
+    model_path: str
+    api_key: str
+
+def child(args, queue):
+    queue.put([type(args.api_key).__name__, args.api_key[::-1]])
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model-path", type=str)
+    parser.add_argument("--api-key", type=str)
+    server_args = ServerArgs(**vars(parser.parse_args(sys.argv[1:])))
+    print(f"{server_args=} {dataclasses.asdict(server_args)} {copy.deepcopy(server_args)}")
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=child, args=(server_args, queue))
+    process.start()
+    print(queue.get(timeout=30), f"Bearer {server_args.api_key}" == "Bearer " + "1174-tset-ks"[::-1])
+    process.join()
+"""
+
+
+def test_sglang_gets_the_key_and_does_not_print_it(tmp_path: pathlib.Path) -> None:
+    package = tmp_path / "sglang"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "launch_server.py").write_text(SGLANG)
+    keyed = dataclasses.replace(RANK, with_api_key=True, arguments={})
+    program = _engines.get("sglang").launch.command(keyed)[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--model-path", "/srv/models/m"],
+        env={"PYTHONPATH": str(tmp_path), "SGLANG_API_KEY": "sk-test-4711"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    printed, told = done.stdout.splitlines()
+    assert printed.count("'***'") == 3
+    assert told == "['str', '1174-tset-ks'] True"
+    assert "sk-test-4711" not in done.stdout + done.stderr
 
 
 def test_the_container_has_no_more_privilege_than_it_needs() -> None:
