@@ -56,6 +56,15 @@ SERVING = rank(0, upto(5) + HEAD_UP), rank(1, upto(5) + WORKER_UP)
 
 CASES: dict[str, tuple[list[dict[str, t.Any]], str, str | None, str | None]] = {
     "all serve": ([*SERVING], "ready", None, None),
+    # Seen on a loaded machine: the imports of one rank took longer than the other's patience, which tries again.
+    "a worker gave up once while the head was still on its way": ([rank(0, ""), rank(1, upto(1) + CLIENT)], "starting", None, None),
+    "a worker gave up once just before the head came": ([rank(0, upto(1)), rank(1, upto(1) + CLIENT)], "starting", None, None),
+    "a worker gives up on a head that has long been waiting": (
+        [rank(0, upto(1), quiet_seconds=200.0), rank(1, upto(1) + CLIENT)],
+        "stalled",
+        "rendezvous_timeout",
+        "spark2",
+    ),
     "the head's health page does not answer": ([{**SERVING[0], "healthy": False}, SERVING[1]], "starting", None, None),
     "a crashed engine that ends with 0": (
         [rank(0, upto(1)), rank(1, upto(1) + raised(OOM), running=False, exit_code=0)],
