@@ -257,6 +257,11 @@ def _value_problems(where: str, recipe: Recipe) -> list[str]:
     for key in recipe.arguments:
         if not isinstance(key, str) or key.startswith("-"):
             problems.append(f"{where}, 'arguments': write the option '{key}' without its leading dashes.")
+        elif key in recipe.engine.launch.secret:
+            problems.append(
+                f"{where}, 'arguments': '{key}' would show its secret in every list of processes: take it out, or give the secret "
+                "as a variable by tp_launch_environment where the engine reads one."
+            )
         elif key in recipe.engine.launch.owned:
             problems.append(
                 f"{where}, 'arguments': '{key}' is set from the plan: take it out (the recipe has its own keys for the "

@@ -260,7 +260,6 @@ def test_nccl_env_writes_only_when_asked(inventory: str, tmp_path: pathlib.Path)
 def test_node_prep_four_steps(inventory: str, tmp_path: pathlib.Path) -> None:
     wanted = {
         "node_prep_cache_dir": "/var/tmp/facts-test/cache",
-        "node_prep_state_dir": "/var/tmp/facts-test/state",
         "node_prep_docker_users": ["backup"],
         "node_prep_sysctl": {"vm.swappiness": 11},
     }
@@ -274,7 +273,6 @@ def test_node_prep_four_steps(inventory: str, tmp_path: pathlib.Path) -> None:
             assert code == 0, failures(output)
             counts.append(changes(output))
         assert ssh("spark1", "stat -c '%a %U' /var/tmp/facts-test/*; id -nG backup; cat /proc/sys/vm/swappiness").splitlines() == [
-            "755 root",
             "700 root",
             "backup docker",
             "11",
@@ -283,7 +281,7 @@ def test_node_prep_four_steps(inventory: str, tmp_path: pathlib.Path) -> None:
         for node in ("spark1", "spark2"):
             ssh(node, "rm -rf /var/tmp/facts-test /etc/sysctl.d/90-sparkstack.conf; gpasswd -d backup docker >/dev/null 2>&1 || :")
             ssh(node, f"sysctl -qw vm.swappiness={before[node]}")
-    assert counts == [{"spark1": count, "spark2": count} for count in (4, 4, 0, 0)]
+    assert counts == [{"spark1": count, "spark2": count} for count in (3, 3, 0, 0)]
 
 
 def test_node_prep_says_what_is_missing(inventory: str, tmp_path: pathlib.Path) -> None:
@@ -304,7 +302,7 @@ def test_node_prep_says_what_is_missing(inventory: str, tmp_path: pathlib.Path) 
 
 
 def test_node_prep_finds_the_toolkit_missing(inventory: str, tmp_path: pathlib.Path) -> None:
-    wanted = {"node_prep_cache_dir": "/var/tmp/facts-test", "node_prep_state_dir": "/var/tmp/facts-test"}
+    wanted = {"node_prep_cache_dir": "/var/tmp/facts-test"}
     strip = "import json; p='/etc/docker/daemon.json'; d=json.load(open(p)); d['runtimes'].pop('nvidia'); json.dump(d, open(p, 'w'))"
     ssh("spark2", "cp /etc/docker/daemon.json /var/tmp/; mv /usr/bin/nvidia-container-runtime-hook /var/tmp/")
     try:

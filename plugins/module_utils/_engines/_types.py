@@ -45,6 +45,8 @@ class Launch:
     """What the engine itself reads from its environment, apart from NCCL and Gloo."""
     owned: t.FrozenSet[str]
     """Options that only the plan may set, in the spelling without dashes that the engine lists."""
+    secret: t.FrozenSet[str]
+    """Options whose value is a secret: it would stand in the command line, where everybody on the node reads it."""
     equivalents: t.Mapping[str, str]
     """What other engines call an option: their spelling to this engine's, both without dashes."""
     parser_source: str

@@ -71,6 +71,7 @@ LAUNCH = Launch(
         "model-path model served-model-name tp-size tensor-parallel-size pp-size pipeline-parallel-size nnodes node-rank "
         "dist-init-addr nccl-init-addr host port api-key".split()
     ),
+    secret=frozenset(["admin-api-key", "ssl-keyfile-password"]),
     # What vLLM calls the same thing.
     equivalents={
         "gpu-memory-utilization": "mem-fraction-static",
@@ -84,14 +85,25 @@ LAUNCH = Launch(
         "moe-backend": "moe-runner-backend",
         "no-enable-prefix-caching": "disable-radix-cache",
     },
+    # The launcher itself is asked, and stops where it would read its command line: the parser has moved within the package
+    # (0.5.17: srt/server_args.py; 0.5.23: srt/arg_groups), and plugins of the image may add to it.
     parser_source=DUMP
     + """
-from sglang.srt.server_args import ServerArgs
+import runpy
 from sglang.version import __version__
 
-parser = argparse.ArgumentParser()
-ServerArgs.add_cli_args(parser)
-dump(parser, __version__)
+read = argparse.ArgumentParser.parse_known_args
+
+
+def answer(parser, *args, **named):
+    if "--model-path" not in parser._option_string_actions:
+        return read(parser, *args, **named)
+    dump(parser, __version__)
+    sys.exit(0)
+
+
+argparse.ArgumentParser.parse_known_args = answer
+runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
 """,
     abbreviations=True,
     underscores=False,

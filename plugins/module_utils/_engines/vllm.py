@@ -57,7 +57,8 @@ LAUNCH = Launch(
         "model served-model-name tensor-parallel-size pipeline-parallel-size nnodes node-rank master-addr master-port "
         "headless host port distributed-executor-backend api-key".split()
     ),
-    # brief table of purposes: what SGLang calls the same thing.
+    secret=frozenset(["hf-token"]),
+    # What SGLang calls the same thing.
     equivalents={
         "mem-fraction-static": "gpu-memory-utilization",
         "context-length": "max-model-len",

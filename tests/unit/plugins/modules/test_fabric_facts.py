@@ -9,8 +9,8 @@ import json
 import typing as t
 
 import pytest
+from ansible.module_utils import basic
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.sparkstack.inference.plugins.modules import fabric_facts
 
@@ -22,7 +22,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     def run_module(arguments: dict[str, t.Any], answer: tuple[int, str, str], ip: str | None = "/sbin/ip") -> dict[str, t.Any]:
         monkeypatch.setattr(AnsibleModule, "get_bin_path", lambda _self, _name, **_options: ip)
         monkeypatch.setattr(AnsibleModule, "run_command", lambda _self, _command, **_options: answer)
-        with patch_module_args(arguments), pytest.raises(SystemExit):
+        # ansible.module_utils.testing has a helper for this since ansible-core 2.19; 2.18 is tested too.
+        monkeypatch.setattr(basic, "_ANSIBLE_ARGS", json.dumps({"ANSIBLE_MODULE_ARGS": arguments}).encode())
+        monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+        with pytest.raises(SystemExit):
             fabric_facts.main()
         return t.cast("dict[str, t.Any]", json.loads(capsys.readouterr().out))
 

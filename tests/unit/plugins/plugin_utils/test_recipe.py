@@ -86,6 +86,11 @@ def test_overrides_are_laid_over_the_recipe() -> None:
             "The recipe, 'arguments': 'nnodes' is set from the plan: take it out (the recipe has its own keys for the "
             "model, the ports and the parallel sizes).",
         ),
+        (
+            changed(engines__vllm__arguments={"hf-token": "x"}),
+            "The recipe, 'arguments': 'hf-token' would show its secret in every list of processes: take it out, or give the secret "
+            "as a variable by tp_launch_environment where the engine reads one.",
+        ),
         (changed(engines__vllm__environment={"A B": 1}), "The recipe, 'environment': 'A B' is no name for a variable."),
         (
             changed(engines__vllm__environment={"HF_TOKEN": "x", "TOKENIZERS_PARALLELISM": False}),
