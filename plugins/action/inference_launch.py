@@ -125,11 +125,31 @@ class ActionModule(ActionBase):
             result["actions"].append(f"{'remove' if state == 'absent' else 'stop'} {container['name']}")
             if not self._task.check_mode:
                 self._docker_container(name=container["name"], state=state, stop_timeout=args["stop_timeout"])
+                self._forget_secrets(container, state)
         result["changed"] = bool(touched)
         result["diff"] = {
             "before": _text({container["name"]: "running" if container["running"] else "ended" for container in present}),
             "after": _text({container["name"]: "ended" for container in present} if state == "stopped" else {}),
         }
+
+    def _forget_secrets(self, container: dict[str, t.Any], state: str) -> None:
+        """Remove the file of secret variables together with its container."""
+        path = container["spec"].get("secrets") or ""
+        # A label can be written by anybody: nothing outside the folder is removed.
+        if state == "absent" and os.path.dirname(path) == _container.SECRETS:
+            self._module("ansible.builtin.file", path=path, state="absent")
+
+    def _keep_secrets(self, request: _container.Request, api_key: str | None) -> None:
+        """Write the rank's secret variables to a file that only root reads, in one step, and without a word in any log."""
+        found = _container.secrets(request, api_key)
+        if not found:
+            return
+        self._make_tmp_path()
+        temporary = self._connection._shell.join_path(self._connection._shell.tmpdir, "variables")
+        self._transfer_data(temporary, _container.secrets_text(found))
+        self._module("ansible.builtin.file", path=_container.SECRETS, state="directory", owner="root", group="root", mode="0700")
+        target = _container.secrets_file(request)
+        self._module("ansible.builtin.copy", src=temporary, dest=target, remote_src=True, owner="root", group="root", mode="0400")
 
     def _docker_container(self, **args: t.Any) -> dict[str, t.Any]:
         """Run docker_container unlogged: its option env is no secret to it, and each module writes its options to the node's journal."""
@@ -149,7 +169,7 @@ class ActionModule(ActionBase):
         name = _container.name(request.deployment, request.rank.rank)
         digest = _container.spec_hash(shown)
         result.update(
-            command=shown["entrypoint"] + shown["command"],
+            command=shown["command"],
             environment=shown["env"],
             endpoint=f"http://{request.rank.head_address}:{request.rank.port}/v1",
             spec_hash=digest,
@@ -182,9 +202,7 @@ class ActionModule(ActionBase):
             result["container"] = self._create(request, name, launch_id, args, shown)
 
     def _create(self, request: _container.Request, name: str, launch_id: str, args: dict[str, t.Any], shown: dict[str, t.Any]) -> dict[str, t.Any]:
-        wanted = _container.options(request)
-        if args["api_key"]:
-            wanted["env"] = {**wanted["env"], request.engine.launch.api_key_variable: args["api_key"]}
+        self._keep_secrets(request, args["api_key"])
         made = self._docker_container(
             name=name,
             state="started",
@@ -193,7 +211,7 @@ class ActionModule(ActionBase):
             labels=_container.labels(request, launch_id),
             command_handling="correct",
             stop_timeout=args["stop_timeout"],
-            **wanted,
+            **_container.options(request),
         )
         return _without_secrets(made["container"], shown)
 

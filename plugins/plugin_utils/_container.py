@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 import typing as t
 from dataclasses import dataclass, field
 
@@ -31,6 +32,13 @@ _CACHES = {
 }
 # The model is a folder on the node: nothing is to be asked of a hub while the ranks wait for each other.
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+
+SECRETS = "/var/lib/sparkstack/secrets"
+"""The folder on a node, root's only, with a file of secret variables for each container that has any."""
+_INSIDE = "/run/secrets/sparkstack.env"
+# A secret in the container's own environment would stand in Docker's inspection, and so in the answer of every module that
+# returns one and in a debug log of the connection. The shell reads them from a file, and is replaced by the engine.
+_WITH_SECRETS = f'set -a; . {_INSIDE}; set +a; exec "$@"'
 
 
 @dataclass(frozen=True)
@@ -73,15 +81,34 @@ def fingerprint(api_key: str | None, deployment: str) -> str | None:
     return hashlib.pbkdf2_hmac("sha256", api_key.encode(), deployment.encode(), 200_000).hex()[:16]
 
 
+def secrets(request: Request, api_key: str | None = None) -> dict[str, str]:
+    """The variables whose values must be seen nowhere but in the engine's own environment."""
+    found = {key: value for key, value in request.environment.items() if is_secret(key)}
+    if api_key:
+        found[request.engine.launch.api_key_variable] = api_key
+    return found
+
+
+def secrets_file(request: Request) -> str:
+    """Where a rank's secret variables are kept on its node."""
+    return f"{SECRETS}/{name(request.deployment, request.rank.rank)}.env"
+
+
+def secrets_text(found: t.Mapping[str, str]) -> str:
+    """Secret variables as a shell reads them."""
+    return "".join(f"{key}={shlex.quote(value)}\n" for key, value in sorted(found.items()))
+
+
 def options(request: Request) -> dict[str, t.Any]:
-    """The options of M(community.docker.docker_container), less its name, state and labels."""
+    """The options of M(community.docker.docker_container), less its name, state and labels. No secret is among them."""
     launch = request.engine.launch
     command = launch.command(request.rank)
+    environment = {**_CACHES, **_OFFLINE, **launch.environment(request.rank), **request.environment}
     wanted: dict[str, t.Any] = {
         "image": request.image,
         "entrypoint": command[:1],
         "command": command[1:],
-        "env": {**_CACHES, **_OFFLINE, **launch.environment(request.rank), **request.environment},
+        "env": {key: value for key, value in environment.items() if not is_secret(key)},
         # Ranks find each other on the fabric's own addresses, RDMA wants the node's network.
         "network_mode": "host",
         # Counts against memory that CPU and GPU share, and 64 GB of it have brought nodes down.
@@ -104,6 +131,9 @@ def options(request: Request) -> dict[str, t.Any]:
         "log_options": {"max-size": "64m", "max-file": "3"},
         "working_dir": "/",
     }
+    if secrets(request) or request.rank.with_api_key:
+        wanted["entrypoint"], wanted["command"] = ["/bin/sh", "-c", _WITH_SECRETS, "sh"], command
+        wanted["volumes"].append(f"{secrets_file(request)}:{_INSIDE}:ro")
     if request.memory:
         wanted["memory"] = request.memory
         wanted["memory_swap"] = request.memory
@@ -117,10 +147,14 @@ def options(request: Request) -> dict[str, t.Any]:
 def public(request: Request) -> dict[str, t.Any]:
     """The container's options as they may be shown and stored: values of secret variables stand as a hash."""
     shown = options(request)
-    shown["env"] = {
-        key: "sha256:" + hashlib.sha256(f"{request.deployment}/{key}/{value}".encode()).hexdigest()[:12] if is_secret(key) else value
-        for key, value in sorted(shown["env"].items())
-    }
+    # How the secrets get in is no difference that a reader looks for.
+    del shown["entrypoint"]
+    shown["command"] = request.engine.launch.command(request.rank)
+    shown["volumes"] = [volume for volume in shown["volumes"] if not volume.startswith(SECRETS)]
+    shown["secrets"] = secrets_file(request) if secrets(request) or request.rank.with_api_key else None
+    for key, value in secrets(request).items():
+        shown["env"][key] = "sha256:" + hashlib.sha256(f"{request.deployment}/{key}/{value}".encode()).hexdigest()[:12]
+    shown["env"] = dict(sorted(shown["env"].items()))
     shown["image_identity"] = request.image_identity
     shown["api_key"] = request.api_key_fingerprint
     return shown

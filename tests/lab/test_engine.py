@@ -19,8 +19,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
 def call(*words: str, timeout: float = 600) -> str:
     """Run a command and return what it said; it must end with code 0."""
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
-                          stdin=subprocess.DEVNULL)
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout
     return done.stdout
 

@@ -26,8 +26,15 @@ pytestmark = pytest.mark.lab
 
 def lab(*words: str, code: int = 0, timeout: float = 120, **environment: str) -> str:
     """Call the tool; its whole output."""
-    done = subprocess.run([str(LAB), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
-                          stdin=subprocess.DEVNULL, env={**os.environ, **environment})
+    done = subprocess.run(
+        [str(LAB), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+    )
     assert done.returncode == code, done.stdout
     return done.stdout
 
@@ -109,8 +116,7 @@ def test_ssh_checks_the_host_key(tmp_path: Path) -> None:
     wrong = tmp_path / "known_hosts"
     wrong.write_text(known[0].split()[0] + " " + " ".join(known[1].split()[1:]) + "\n")  # spark2's key at spark1's address
     for file, code, words in ((state / "known_hosts", 0, "spark1"), (wrong, 255, "Host key verification failed")):
-        done = subprocess.run([*command, "-o", f"UserKnownHostsFile={file}", "nvidia@10.77.0.11", "sudo hostname"],
-                              capture_output=True, text=True)
+        done = subprocess.run([*command, "-o", f"UserKnownHostsFile={file}", "nvidia@10.77.0.11", "sudo hostname"], capture_output=True, text=True)
         assert done.returncode == code
         assert words in done.stdout + done.stderr
 
@@ -132,10 +138,11 @@ def test_networks() -> None:
 
 def test_stand_ins_change_live_and_survive_a_reboot_but_settings_of_the_kernel_do_not() -> None:
     before = nodes()["spark2"]["boot_id"]
-    lab("set", "spark2", "gpu.driver=580.142", "meminfo.MemAvailable=100G", "rdma.ports/1/rate=100 Gb/sec (4X EDR)",
-        "infiniband_dev=true")
-    look = ("nvidia-smi --query-gpu=driver_version --format=csv,noheader; grep MemAvailable /proc/meminfo; "
-            "cat /sys/class/infiniband/rocep1s0f0/ports/1/rate; stat -c %t:%T /dev/infiniband/uverbs0; ls /sys/class/net")
+    lab("set", "spark2", "gpu.driver=580.142", "meminfo.MemAvailable=100G", "rdma.ports/1/rate=100 Gb/sec (4X EDR)", "infiniband_dev=true")
+    look = (
+        "nvidia-smi --query-gpu=driver_version --format=csv,noheader; grep MemAvailable /proc/meminfo; "
+        "cat /sys/class/infiniband/rocep1s0f0/ports/1/rate; stat -c %t:%T /dev/infiniband/uverbs0; ls /sys/class/net"
+    )
     expected = "580.142\nMemAvailable:   104857600 kB\n100 Gb/sec (4X EDR)\ne7:c0\ndocker0\nenP7s7\nenp1s0f0np0\nlo\n"
     assert ssh("spark2", look) == expected
     machine = Path("/proc/sys/vm/swappiness").read_text()
@@ -193,8 +200,9 @@ def test_loss_and_rate() -> None:
         return figure(r"([\d.]+)% packet loss", ssh("spark1", "ping -qc60 -i0.01 -W1 192.168.200.12 || :"))
 
     def seconds() -> float:
-        with subprocess.Popen([str(LAB), "shell", "spark2", "timeout 20 nc -l 5001 | wc -c"], stdout=subprocess.PIPE, text=True,
-                              stdin=subprocess.DEVNULL) as receiver:
+        with subprocess.Popen(
+            [str(LAB), "shell", "spark2", "timeout 20 nc -l 5001 | wc -c"], stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
+        ) as receiver:
             ssh("spark2", "until ss -ltn | grep -q :5001; do sleep 0.1; done")
             started = time.monotonic()
             ssh("spark1", "head -c 10000000 /dev/zero | nc -N 192.168.200.12 5001")
@@ -271,10 +279,15 @@ def test_three_nodes_and_reset(tmp_path: Path) -> None:
 
 
 def test_one_sentence_for_a_mistake(tmp_path: Path) -> None:
-    for words, text in ((("cut", "spark9"), "There is no spark9; the lab has 2 nodes"), (("memory", "spark1", "lots"), "is no size"),
-                        (("loss", "spark1", "200"), "from 0 to 100"), (("set", "spark1", "colour=red"), "is no stand-in"),
-                        (("up", "--nodes", "0"), "--nodes must be from 1"), (("put-image", "spark1", "/nonexistent"), "no image archive"),
-                        (("up", "--memory", "900G"), "do not fit into this machine")):
+    for words, text in (
+        (("cut", "spark9"), "There is no spark9; the lab has 2 nodes"),
+        (("memory", "spark1", "lots"), "is no size"),
+        (("loss", "spark1", "200"), "from 0 to 100"),
+        (("set", "spark1", "colour=red"), "is no stand-in"),
+        (("up", "--nodes", "0"), "--nodes must be from 1"),
+        (("put-image", "spark1", "/nonexistent"), "no image archive"),
+        (("up", "--memory", "900G"), "do not fit into this machine"),
+    ):
         output = lab(*words, code=1)
         assert text in output
         assert len(output.splitlines()) == 1

@@ -21,15 +21,44 @@ from .state import HERE, State
 from .system import LabError, run, write
 
 PACKAGES = [
-    "systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "python3", "python3-apt", "python3-requests",
-    "docker.io", "docker-buildx", "iptables", "nftables", "iproute2", "iputils-ping", "procps", "rsync",
-    "ca-certificates", "ethtool", "zstd", "pigz", "kmod", "netcat-openbsd", "curl", "ibverbs-utils", "netplan.io",
+    "systemd",
+    "systemd-sysv",
+    "dbus",
+    "openssh-server",
+    "sudo",
+    "python3",
+    "python3-apt",
+    "python3-requests",
+    "docker.io",
+    "docker-buildx",
+    "iptables",
+    "nftables",
+    "iproute2",
+    "iputils-ping",
+    "procps",
+    "rsync",
+    "ca-certificates",
+    "ethtool",
+    "zstd",
+    "pigz",
+    "kmod",
+    "netcat-openbsd",
+    "curl",
+    "ibverbs-utils",
+    "netplan.io",
 ]
 EXTRA = {"debian": ["docker-cli"], "ubuntu": []}  # Ubuntu's docker.io has the client in it
 MASKED = [
-    "systemd-resolved.service", "systemd-timesyncd.service", "systemd-udevd.service",
-    "systemd-udev-trigger.service", "console-getty.service", "getty@tty1.service", "apt-daily.timer",
-    "apt-daily-upgrade.timer", "e2scrub_all.timer", "fstrim.timer",
+    "systemd-resolved.service",
+    "systemd-timesyncd.service",
+    "systemd-udevd.service",
+    "systemd-udev-trigger.service",
+    "console-getty.service",
+    "getty@tty1.service",
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "e2scrub_all.timer",
+    "fstrim.timer",
 ]
 # $1 is the new system. mmdebstrap copies the machine's own name and resolver; each node gets its own, and host keys.
 HOOKS = [
@@ -55,8 +84,7 @@ def apt_sources(text: str) -> list[Source]:
     for block in re.split(r"\n\s*\n", text):
         fields = {key.lower(): value.split() for key, value in re.findall(r"^([A-Za-z-]+):[ \t]*(.*)$", block, re.M)}
         if "deb" in fields.get("types", []) and fields.get("enabled") != ["no"]:
-            found += [(uri.rstrip("/"), fields.get("suites", []), fields.get("components", []))
-                      for uri in fields.get("uris", [])]
+            found += [(uri.rstrip("/"), fields.get("suites", []), fields.get("components", [])) for uri in fields.get("uris", [])]
     return found
 
 
@@ -75,19 +103,19 @@ def recipe(release: dict[str, str], sources: list[Source], mirror: str = "") -> 
         suite, components = release.get("VERSION_CODENAME", ""), ["main", "universe"]
         mirrors = [uri for uri, suites, _components in sources if suite in suites]
     else:
-        raise LabError(f"The lab's nodes are built from Debian or Ubuntu packages; this is '{distribution}'. "
-                       "Use a Debian 12 or Ubuntu 24.04 machine (a virtual one will do).")
+        raise LabError(
+            f"The lab's nodes are built from Debian or Ubuntu packages; this is '{distribution}'. "
+            "Use a Debian 12 or Ubuntu 24.04 machine (a virtual one will do)."
+        )
     if not mirror and not mirrors:
         raise LabError("This machine's apt sources name no package mirror; set SPARKSTACK_LAB_MIRROR to its address.")
-    return {"suite": suite, "components": components, "mirror": mirror or mirrors[0],
-            "packages": sorted(PACKAGES + EXTRA[distribution]), "hooks": HOOKS}
+    return {"suite": suite, "components": components, "mirror": mirror or mirrors[0], "packages": sorted(PACKAGES + EXTRA[distribution]), "hooks": HOOKS}
 
 
 def this_recipe(mirror: str) -> dict[str, t.Any]:
     """The recipe for this machine."""
     files = [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))]
-    sources = [source for file in files if file.suffix in (".list", ".sources") and file.is_file()
-               for source in apt_sources(file.read_text())]
+    sources = [source for file in files if file.suffix in (".list", ".sources") and file.is_file() for source in apt_sources(file.read_text())]
     return recipe(os_release(Path("/etc/os-release").read_text()), sources, mirror)
 
 
@@ -112,11 +140,27 @@ def build_base(state: State, plan: dict[str, t.Any], say: t.Callable[[str], None
     shutil.rmtree(temp, ignore_errors=True)
     temp.parent.mkdir(parents=True, exist_ok=True)
     # when this tool is killed, the build must end with all its processes and mounts, not go on beside the next one
-    run("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc",
-        "mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", f"--components={','.join(plan['components'])}",
-        f"--include={','.join(plan['packages'])}", "--aptopt=APT::Install-Recommends \"false\"",
+    run(
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        "unshare",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "mmdebstrap",
+        "--quiet",
+        "--variant=minbase",
+        "--mode=root",
+        f"--components={','.join(plan['components'])}",
+        f"--include={','.join(plan['packages'])}",
+        '--aptopt=APT::Install-Recommends "false"',
         *(f"--customize-hook={hook}" for hook in plan["hooks"]),
-        plan["suite"], str(temp), plan["mirror"])
+        plan["suite"],
+        str(temp),
+        plan["mirror"],
+    )
     temp.rename(target)
     return target
 

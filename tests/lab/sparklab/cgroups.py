@@ -112,8 +112,7 @@ class CgroupsV1(Cgroups):
 
     def hierarchies(self) -> list[Path]:
         """Every mounted hierarchy; 'cpu,cpuacct' has symbolic links 'cpu' and 'cpuacct', which are left out."""
-        return [path for path in sorted(self.root.iterdir())
-                if not path.is_symlink() and (path / "cgroup.procs").exists()]
+        return [path for path in sorted(self.root.iterdir()) if not path.is_symlink() and (path / "cgroup.procs").exists()]
 
     def folders(self, name: str) -> list[Path]:
         return [path / TOP / name for path in self.hierarchies()]
@@ -132,8 +131,7 @@ class CgroupsV1(Cgroups):
         try:
             (self.root / "memory" / TOP / name / "memory.limit_in_bytes").write_text(str(size))
         except OSError as error:
-            raise LabError(f"{name} cannot be limited to {size >> 20} MiB: {error.strerror}; "
-                           "more may be in use, stop something first.") from None
+            raise LabError(f"{name} cannot be limited to {size >> 20} MiB: {error.strerror}; more may be in use, stop something first.") from None
 
     def memory(self, name: str) -> tuple[int, int, int]:
         folder = self.root / "memory" / TOP / name
@@ -141,8 +139,7 @@ class CgroupsV1(Cgroups):
         for line in (folder / "memory.oom_control").read_text().splitlines():
             key, value = line.split()
             kills = int(value) if key == "oom_kill" else kills
-        return (int((folder / "memory.limit_in_bytes").read_text()),
-                int((folder / "memory.usage_in_bytes").read_text()), kills)
+        return (int((folder / "memory.limit_in_bytes").read_text()), int((folder / "memory.usage_in_bytes").read_text()), kills)
 
     def freeze(self, name: str, frozen: bool) -> None:
         (self.root / "freezer" / TOP / name / "freezer.state").write_text("FROZEN" if frozen else "THAWED")
@@ -177,8 +174,7 @@ class CgroupsV2(Cgroups):
                         (folder / "cgroup.subtree_control").write_text(f"+{controller}")
                     except OSError as error:
                         if controller == "memory":
-                            raise LabError(f"The memory controller cannot be handed to {folder}: {error.strerror}.") \
-                                from None
+                            raise LabError(f"The memory controller cannot be handed to {folder}: {error.strerror}.") from None
         if memory is not None:
             if not (node / "memory.max").exists():
                 raise LabError("This machine's kernel offers no memory controller; enable it (cgroup_enable=memory).")
@@ -194,8 +190,7 @@ class CgroupsV2(Cgroups):
         folder = self.root / TOP / name
         events = dict(line.split() for line in (folder / "memory.events").read_text().splitlines())
         limit = (folder / "memory.max").read_text().strip()
-        return (0 if limit == "max" else int(limit), int((folder / "memory.current").read_text()),
-                int(events.get("oom_kill", "0")))
+        return (0 if limit == "max" else int(limit), int((folder / "memory.current").read_text()), int(events.get("oom_kill", "0")))
 
     def freeze(self, name: str, frozen: bool) -> None:
         (self.root / TOP / name / "cgroup.freeze").write_text("1" if frozen else "0")
@@ -211,8 +206,7 @@ def detect(root: Path = ROOT) -> Cgroups:
         return CgroupsV2(root)
     if (root / "memory" / "cgroup.procs").exists() and (root / "freezer" / "cgroup.procs").exists():
         return CgroupsV1(root)
-    raise LabError(f"No usable control groups at {root}; mount them (a container may hide them), "
-                   "or use a machine with systemd.")
+    raise LabError(f"No usable control groups at {root}; mount them (a container may hide them), or use a machine with systemd.")
 
 
 def leader(cgroups: Cgroups, name: str) -> int | None:
@@ -223,8 +217,7 @@ def leader(cgroups: Cgroups, name: str) -> int | None:
         except OSError:
             continue
         # 'NSpid:\t4711\t1': PID 1 one namespace below ours; a container's PID 1 has three numbers
-        numbers: t.Sequence[str] = next((line.split()[1:] for line in status.splitlines()
-                                         if line.startswith("NSpid:")), ())
+        numbers: t.Sequence[str] = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), ())
         if len(numbers) == 2 and numbers[1] == "1":
             return pid
     return None
@@ -232,8 +225,7 @@ def leader(cgroups: Cgroups, name: str) -> int | None:
 
 def enter_argv(pid: int, *argv: str) -> list[str]:
     """The command that runs argv inside a node, as its root, without ssh."""
-    return ["nsenter", "--target", str(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wdns=/",
-            "--", *argv]
+    return ["nsenter", "--target", str(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wdns=/", "--", *argv]
 
 
 def run_inside(pid: int, *argv: str, check: bool = True) -> str:

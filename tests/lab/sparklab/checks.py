@@ -16,8 +16,15 @@ from .system import LabError, run
 
 # program: Debian and Ubuntu package
 PROGRAMS = {
-    "systemd-nspawn": "systemd-container", "mmdebstrap": "mmdebstrap", "ip": "iproute2", "tc": "iproute2",
-    "nft": "nftables", "ssh": "openssh-client", "ssh-keygen": "openssh-client", "rsync": "rsync", "nsenter": "util-linux",
+    "systemd-nspawn": "systemd-container",
+    "mmdebstrap": "mmdebstrap",
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "nft": "nftables",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "rsync": "rsync",
+    "nsenter": "util-linux",
     "sysctl": "procps",
 }
 BASE_BYTES = 4 << 30
@@ -36,8 +43,9 @@ def install_packages() -> list[str]:
     if packages:
         require_root()
         if not shutil.which("apt-get"):
-            raise LabError(f"These programs are missing and there is no apt-get to install them: {', '.join(packages)}; "
-                           "use a Debian 12 or Ubuntu 24.04 machine.")
+            raise LabError(
+                f"These programs are missing and there is no apt-get to install them: {', '.join(packages)}; use a Debian 12 or Ubuntu 24.04 machine."
+            )
         apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300"]
         command = ["env", "DEBIAN_FRONTEND=noninteractive", *apt, "install", "-y", "--no-install-recommends", *packages]
         try:
@@ -67,8 +75,7 @@ def require_machine(state: State, have_base: bool) -> None:
     need = RUN_BYTES if have_base else BASE_BYTES
     free = shutil.disk_usage(state.folder).free
     if free < need:
-        raise LabError(f"{state.folder} has {free >> 20} MiB free and the lab needs {need >> 20} MiB; "
-                       "free some or set SPARKSTACK_LAB to another disk.")
+        raise LabError(f"{state.folder} has {free >> 20} MiB free and the lab needs {need >> 20} MiB; free some or set SPARKSTACK_LAB to another disk.")
 
 
 def require_overlay(folder: Path) -> None:
@@ -78,11 +85,11 @@ def require_overlay(folder: Path) -> None:
         for name in ("lower", "upper", "work", "root"):
             (temp / name).mkdir()
         try:
-            run("mount", "-t", "overlay", "overlay", "-o",
-                f"lowerdir={temp}/lower,upperdir={temp}/upper,workdir={temp}/work", f"{temp}/root")
+            run("mount", "-t", "overlay", "overlay", "-o", f"lowerdir={temp}/lower,upperdir={temp}/upper,workdir={temp}/work", f"{temp}/root")
         except LabError as error:
-            raise LabError(f"overlayfs does not work in {folder} ({str(error).rsplit(': ', 1)[-1]}); "
-                           "set SPARKSTACK_LAB to a folder on a local ext4 or xfs disk.") from None
+            raise LabError(
+                f"overlayfs does not work in {folder} ({str(error).rsplit(': ', 1)[-1]}); set SPARKSTACK_LAB to a folder on a local ext4 or xfs disk."
+            ) from None
         run("umount", f"{temp}/root")
 
 
@@ -93,5 +100,7 @@ def require_memory(limits: dict[str, int], meminfo: str | None = None) -> None:
     need = sum(limits.values()) + SPARE_BYTES
     if need > total:
         share = max(1, ((total - SPARE_BYTES) // len(limits)) >> 30)
-        raise LabError(f"{len(limits)} nodes with {sum(limits.values()) >> 30} GiB together do not fit into this machine's "
-                       f"{total >> 30} GiB; give each less with '--memory {share}G'.")
+        raise LabError(
+            f"{len(limits)} nodes with {sum(limits.values()) >> 30} GiB together do not fit into this machine's "
+            f"{total >> 30} GiB; give each less with '--memory {share}G'."
+        )

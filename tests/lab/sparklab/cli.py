@@ -29,8 +29,10 @@ def print_status(lab: Lab, as_json: bool) -> int:
         text = "ready" if row["ready"] else {"on": "running, does not answer"}.get(row["power"], row["power"])
         extra = [describe(lab.state.settings(row["name"]))] + [f"{key}={value}" for key, value in row["values"].items()]
         extra += [f"{row['oom_kills']} killed by its memory limit"] * bool(row["oom_kills"])
-        say(f"{row['name']}  {row['address']}  {text}  {row['memory_used'] >> 20} of {row['memory_limit'] >> 20} MiB"
-            + "".join(f", {word}" for word in extra if word))
+        say(
+            f"{row['name']}  {row['address']}  {text}  {row['memory_used'] >> 20} of {row['memory_limit'] >> 20} MiB"
+            + "".join(f", {word}" for word in extra if word)
+        )
     return 0 if all(row["ready"] for row in rows) else 1
 
 
@@ -47,9 +49,12 @@ def parser() -> argparse.ArgumentParser:
     node: tuple[str, dict[str, t.Any]] = ("node", {"metavar": "NODE"})
     word("deps", "install the programs that the lab needs")
     word("base", "build the nodes' base system, unless it is there")
-    word("up", "make all nodes run and answer",
-         ("--nodes", {"type": int, "metavar": "N", "help": "how many (default: as before, at first 2)"}),
-         ("--memory", {"metavar": "SIZE", "help": "limit of each node (default: as before, at first 6G)"}))
+    word(
+        "up",
+        "make all nodes run and answer",
+        ("--nodes", {"type": int, "metavar": "N", "help": "how many (default: as before, at first 2)"}),
+        ("--memory", {"metavar": "SIZE", "help": "limit of each node (default: as before, at first 6G)"}),
+    )
     word("down", "switch everything off; disks and settings stay")
     word("status", "what runs (code 0 when all is ready)", ("--json", {"action": "store_true"}))
     word("inventory", "print the path of the Ansible inventory")
@@ -65,12 +70,9 @@ def parser() -> argparse.ArgumentParser:
     word("rate", "limit the node's fabric cable, such as 200mbit (off: no limit)", node, ("rate", {}))
     word("memory", "change the node's memory limit, such as 1500M", node, ("size", {}))
     word("shell", "ssh into the node", node, ("command", {"nargs": argparse.REMAINDER, "metavar": "CMD"}))
-    word("set", "give stand-ins (nvidia-smi, meminfo, RDMA, ...) other values", node,
-         ("pairs", {"nargs": "+", "metavar": "KEY=VALUE"}))
-    word("put-image", "load a 'docker save' archive of this machine into the node's Docker", node,
-         ("archive", {"type": Path}))
-    word("put-dir", "make a folder in the node equal to one of this machine", node,
-         ("source", {"type": Path}), ("destination", {}))
+    word("set", "give stand-ins (nvidia-smi, meminfo, RDMA, ...) other values", node, ("pairs", {"nargs": "+", "metavar": "KEY=VALUE"}))
+    word("put-image", "load a 'docker save' archive of this machine into the node's Docker", node, ("archive", {"type": Path}))
+    word("put-dir", "make a folder in the node equal to one of this machine", node, ("source", {"type": Path}), ("destination", {}))
     word("reset", "make one node or all factory-new", ("node", {"metavar": "NODE", "nargs": "?"}))
     word("purge", "take down and remove everything, the base system too")
     return top

@@ -47,8 +47,7 @@ class Lab:
         """Only one lab can be up on a machine: names and addresses are the same for all."""
         other = owner()
         if other and other != self.state.folder and other.is_dir():
-            raise LabError(f"The lab of {other} is up on this machine; take it down first: "
-                           f"SPARKSTACK_LAB={other} lab down.")
+            raise LabError(f"The lab of {other} is up on this machine; take it down first: SPARKSTACK_LAB={other} lab down.")
 
     def build(self) -> Path:
         """Install what is missing and make base and layer."""
@@ -92,8 +91,7 @@ class Lab:
             node.wait()
             faults = describe(node.settings)
             say(f"{node.name} is up at {management_address(node.name)}{', ' + faults if faults else ''}")
-        say(f"Lab of {len(nodes)} nodes ready in {time.monotonic() - started:.1f} s; "
-            f"inventory: {self.state.inventory}")
+        say(f"Lab of {len(nodes)} nodes ready in {time.monotonic() - started:.1f} s; inventory: {self.state.inventory}")
 
     def start(self, node: Node) -> None:
         """Switch one node on and wait for it."""
@@ -123,8 +121,7 @@ class Lab:
     def leftovers(self, count: int) -> list[Node]:
         """Nodes beyond the first 'count' of which anything is there, by control group, namespace or folder."""
         seen = set(self.cgroups.names()) | network.plugged() | {p.name for p in (self.state.folder / "nodes").glob("*")}
-        return [Node(self.state, name, self.cgroups) for name in sorted(seen)
-                if name.startswith("spark") and number(name) > count]
+        return [Node(self.state, name, self.cgroups) for name in sorted(seen) if name.startswith("spark") and number(name) > count]
 
     def down(self) -> None:
         """Switch everything off and leave nothing but the state folder; also after a crash."""
@@ -172,11 +169,23 @@ class Lab:
                 limit, used, kills = self.cgroups.memory(node.name)
             except FileNotFoundError:  # off, or not yet on
                 limit, used, kills = 0, 0, 0
-            rows.append({
-                "name": node.name, "power": power, "ready": power == "on" and node.answers(), "boot_id": node.boot_id(),
-                "address": management_address(node.name), "fabric_address": fabric_address(node.name),
-                "memory_limit": limit or parse_size(settings.memory or MEMORY), "memory_used": used, "oom_kills": kills,
-                "cut": settings.cut, "loss": settings.loss, "rate": settings.rate, "values": settings.values})
+            rows.append(
+                {
+                    "name": node.name,
+                    "power": power,
+                    "ready": power == "on" and node.answers(),
+                    "boot_id": node.boot_id(),
+                    "address": management_address(node.name),
+                    "fabric_address": fabric_address(node.name),
+                    "memory_limit": limit or parse_size(settings.memory or MEMORY),
+                    "memory_used": used,
+                    "oom_kills": kills,
+                    "cut": settings.cut,
+                    "loss": settings.loss,
+                    "rate": settings.rate,
+                    "values": settings.values,
+                }
+            )
         return rows
 
     def change(self, name: str, **changes: t.Any) -> Node:

@@ -19,11 +19,18 @@ def inventory_text(names: list[str], key: Path, known_hosts: Path, recipe: Path)
     lines += [f"{name} ansible_host={management_address(name)}" for name in names[:1]]
     lines += ["", "[workers]"]
     lines += [f"{name} ansible_host={management_address(name)}" for name in names[1:]]
-    lines += ["", "[sparks:children]", "head", "workers", "", "[sparks:vars]",
-              f"ansible_user={USER}",
-              f"ansible_ssh_private_key_file={key}",
-              f"ansible_ssh_common_args=-o UserKnownHostsFile={known_hosts} -o StrictHostKeyChecking=yes",
-              f"tp_launch_recipe={recipe}"]
+    lines += [
+        "",
+        "[sparks:children]",
+        "head",
+        "workers",
+        "",
+        "[sparks:vars]",
+        f"ansible_user={USER}",
+        f"ansible_ssh_private_key_file={key}",
+        f"ansible_ssh_common_args=-o UserKnownHostsFile={known_hosts} -o StrictHostKeyChecking=yes",
+        f"tp_launch_recipe={recipe}",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -54,6 +61,20 @@ def write_access(state: State, recipe: Path) -> None:
 
 def ssh_argv(state: State, name: str, *command: str) -> list[str]:
     """The ssh command into a node, as the user whom the inventory names, with its host key checked."""
-    return ["ssh", "-F", "/dev/null", "-i", str(state.key), "-o", "BatchMode=yes", "-o", "ConnectTimeout=5",
-            "-o", f"UserKnownHostsFile={state.known_hosts}", "-o", "StrictHostKeyChecking=yes",
-            f"{USER}@{management_address(name)}", *command]
+    return [
+        "ssh",
+        "-F",
+        "/dev/null",
+        "-i",
+        str(state.key),
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        "ConnectTimeout=5",
+        "-o",
+        f"UserKnownHostsFile={state.known_hosts}",
+        "-o",
+        "StrictHostKeyChecking=yes",
+        f"{USER}@{management_address(name)}",
+        *command,
+    ]

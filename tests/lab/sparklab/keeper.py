@@ -25,12 +25,28 @@ REBOOT = 133  # with --keep-unit, nspawn ends with this code when the node wants
 def nspawn_argv(node: Node) -> list[str]:
     """The command that boots a node. Why each option is there: tests/lab/README.md, 'Traps'."""
     folder = node.folder
-    return ["systemd-nspawn", "--quiet", "--boot", f"--directory={node.root}", f"--machine={node.name}",
-            f"--hostname={node.name}", f"--network-namespace-path={network.NETNS / node.name}",
-            "--register=no", "--keep-unit", "--capability=all", "--private-users=no", "--console=pipe",
-            "--resolv-conf=off", "--timezone=off", "--link-journal=no", "--bind=/dev/fuse",
-            f"--bind={folder}/docker:/var/lib/docker", f"--bind={folder}/containerd:/var/lib/containerd",
-            f"--bind={folder}/lab:/lab", "--setenv=SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1"]
+    return [
+        "systemd-nspawn",
+        "--quiet",
+        "--boot",
+        f"--directory={node.root}",
+        f"--machine={node.name}",
+        f"--hostname={node.name}",
+        f"--network-namespace-path={network.NETNS / node.name}",
+        "--register=no",
+        "--keep-unit",
+        "--capability=all",
+        "--private-users=no",
+        "--console=pipe",
+        "--resolv-conf=off",
+        "--timezone=off",
+        "--link-journal=no",
+        "--bind=/dev/fuse",
+        f"--bind={folder}/docker:/var/lib/docker",
+        f"--bind={folder}/containerd:/var/lib/containerd",
+        f"--bind={folder}/lab:/lab",
+        "--setenv=SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1",
+    ]
 
 
 def keep(state: State, name: str, cgroups: Cgroups) -> int:
@@ -70,8 +86,7 @@ def boot_until_off(node: Node, cgroups: Cgroups) -> int:
             network.plug(name)
             set_carriers(nodes, booting=name)
             network.shape(name, node.settings)
-            child = subprocess.Popen(nspawn_argv(node), env=environment, stdin=subprocess.DEVNULL,
-                                     preexec_fn=lambda: cgroups.enter(name))
+            child = subprocess.Popen(nspawn_argv(node), env=environment, stdin=subprocess.DEVNULL, preexec_fn=lambda: cgroups.enter(name))
             if stopping:
                 child.send_signal(signal.SIGTERM)
             code = child.wait()

@@ -49,11 +49,17 @@ def ensure_panel() -> None:
         return
     remove_panel()
     run("ip", "netns", "add", PANEL)
-    _batch(PANEL, "link set lo up",
-           "link add mgmt type bridge mcast_snooping 0", "link add fabric mtu 9000 type bridge mcast_snooping 0",
-           f"addr add {GATEWAY}/24 dev mgmt", "link set mgmt up", "link set fabric up",
-           # a node asks for the world outside: it is told 'no route' at once and need not wait for a timeout
-           "route add unreachable default")
+    _batch(
+        PANEL,
+        "link set lo up",
+        "link add mgmt type bridge mcast_snooping 0",
+        "link add fabric mtu 9000 type bridge mcast_snooping 0",
+        f"addr add {GATEWAY}/24 dev mgmt",
+        "link set mgmt up",
+        "link set fabric up",
+        # a node asks for the world outside: it is told 'no route' at once and need not wait for a timeout
+        "route add unreachable default",
+    )
     run("ip", "netns", "exec", PANEL, "sysctl", "-qw", "net.ipv4.ip_forward=1")
     run("ip", "link", "add", UPLINK, "type", "veth", "peer", "name", "uplink", "netns", PANEL)
     _batch(PANEL, "link set uplink master mgmt up")
@@ -76,15 +82,22 @@ def plug(name: str) -> None:
     unplug(name)
     i = number(name)
     run("ip", "netns", "add", name)
-    _batch(PANEL,
-           f"link add m{i} type veth peer name {MGMT_CARD} netns {name}",
-           f"link add f{i} mtu 9000 type veth peer name {FABRIC_CARD} mtu 9000 netns {name}",
-           f"link set m{i} master mgmt up", f"link set f{i} master fabric")
-    _batch(name, "link set lo up",
-           f"link set {MGMT_CARD} address {mac(name, 0)} up", f"link set {FABRIC_CARD} address {mac(name, 1)} up",
-           f"addr add {management_address(name)}/24 dev {MGMT_CARD}",
-           f"addr add {fabric_address(name)}/24 dev {FABRIC_CARD}",
-           f"route add default via {GATEWAY}")
+    _batch(
+        PANEL,
+        f"link add m{i} type veth peer name {MGMT_CARD} netns {name}",
+        f"link add f{i} mtu 9000 type veth peer name {FABRIC_CARD} mtu 9000 netns {name}",
+        f"link set m{i} master mgmt up",
+        f"link set f{i} master fabric",
+    )
+    _batch(
+        name,
+        "link set lo up",
+        f"link set {MGMT_CARD} address {mac(name, 0)} up",
+        f"link set {FABRIC_CARD} address {mac(name, 1)} up",
+        f"addr add {management_address(name)}/24 dev {MGMT_CARD}",
+        f"addr add {fabric_address(name)}/24 dev {FABRIC_CARD}",
+        f"route add default via {GATEWAY}",
+    )
 
 
 def unplug(name: str) -> None:
@@ -113,13 +126,14 @@ def shape(name: str, settings: Settings) -> None:
     port = f"f{number(name)}"
     rules = f"table bridge loss{port}\ndelete table bridge loss{port}\n"
     if settings.loss:
-        rules += (f"table bridge loss{port} {{ chain forward {{ type filter hook forward priority 0; "
-                  f'oifname "{port}" numgen random mod 100 < {settings.loss} drop; }}; }}\n')
+        rules += (
+            f"table bridge loss{port} {{ chain forward {{ type filter hook forward priority 0; "
+            f'oifname "{port}" numgen random mod 100 < {settings.loss} drop; }}; }}\n'
+        )
     run("ip", "netns", "exec", PANEL, "nft", "-f", "-", input=rules)
     for namespace, card in ((PANEL, port), (name, FABRIC_CARD)):
         if settings.rate:
-            run("tc", "-n", namespace, "qdisc", "replace", "dev", card, "root", "tbf",
-                "rate", settings.rate, "burst", "256k", "latency", "50ms")
+            run("tc", "-n", namespace, "qdisc", "replace", "dev", card, "root", "tbf", "rate", settings.rate, "burst", "256k", "latency", "50ms")
         elif "tbf" in run("tc", "-n", namespace, "qdisc", "show", "dev", card):
             run("tc", "-n", namespace, "qdisc", "del", "dev", card, "root")
 

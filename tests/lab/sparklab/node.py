@@ -74,9 +74,15 @@ class Node:
         self.sweep()
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.log, "w") as log:
-            subprocess.Popen([sys.executable, str(HERE / "lab"), "keeper", self.name], stdin=subprocess.DEVNULL,
-                             stdout=log, stderr=log, start_new_session=True, cwd="/",
-                             env={**os.environ, "SPARKSTACK_LAB": str(self.state.folder)})
+            subprocess.Popen(
+                [sys.executable, str(HERE / "lab"), "keeper", self.name],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+                env={**os.environ, "SPARKSTACK_LAB": str(self.state.folder)},
+            )
         end = time.monotonic() + 10
         while not self.keeper():
             if time.monotonic() > end or "lab: " in self.log.read_text():
@@ -141,8 +147,7 @@ class Node:
         """Mount the node's disk (base, layer and what the node wrote) and put its identity on it."""
         for name in ("upper", "work", "root", "docker", "containerd", "lab"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        run("mount", "-t", "overlay", "overlay", "-o",
-            f"lowerdir={layer}:{base},upperdir={self.folder}/upper,workdir={self.folder}/work", str(self.root))
+        run("mount", "-t", "overlay", "overlay", "-o", f"lowerdir={layer}:{base},upperdir={self.folder}/upper,workdir={self.folder}/work", str(self.root))
         write(self.root / "etc/hostname", self.name + "\n")
         hosts = "".join(f"{management_address(name)} {name}\n" for name in self.state.names())
         write(self.root / "etc/hosts", f"127.0.0.1 localhost\n127.0.1.1 {self.name}\n{hosts}")
@@ -190,14 +195,11 @@ class Node:
             if not self.keeper():
                 raise LabError(f"{self.name} went off while it booted: {self.last_words()} (log: {self.log})")
             if time.monotonic() > end:
-                raise LabError(f"{self.name} does not answer after {deadline:.0f} s; look into {self.log} and "
-                               f"'lab shell {self.name}'.")
+                raise LabError(f"{self.name} does not answer after {deadline:.0f} s; look into {self.log} and 'lab shell {self.name}'.")
             time.sleep(0.1)
-        done = subprocess.run(ssh_argv(self.state, self.name, "true"), stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True)
+        done = subprocess.run(ssh_argv(self.state, self.name, "true"), stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode != 0:
-            raise LabError(f"{self.name} runs but ssh as {USER} fails: {done.stderr.strip() or 'no message'}; "
-                           f"'lab reset {self.name}' makes it new.")
+            raise LabError(f"{self.name} runs but ssh as {USER} fails: {done.stderr.strip() or 'no message'}; 'lab reset {self.name}' makes it new.")
 
     def reboot(self) -> None:
         """Ask the node to reboot and wait until it answers with a new boot id."""
@@ -214,8 +216,7 @@ class Node:
 
     def last_words(self) -> str:
         """The last line of the node's console."""
-        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()] \
-            if self.log.exists() else []
+        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()] if self.log.exists() else []
         return lines[-1] if lines else "it left no message"
 
     # ---- stand-ins and cables ---------------------------------------------------------------------------------------

@@ -29,13 +29,28 @@ HCA = "rocep1s0f0"
 # Settings that a deployment may want to change. A namespace has no vm.* of its own: a node that wrote them would change
 # the machine, and the limits of net.core are read-only in any but the first namespace.
 SYSCTLS = [
-    "vm.swappiness", "vm.drop_caches", "vm.compact_memory", "vm.min_free_kbytes", "vm.overcommit_memory",
-    "vm.overcommit_ratio", "vm.vfs_cache_pressure", "vm.dirty_ratio", "vm.dirty_background_ratio",
-    "vm.watermark_scale_factor", "vm.max_map_count", "vm.nr_hugepages", "net.core.rmem_max", "net.core.wmem_max",
-    "net.core.rmem_default", "net.core.wmem_default", "net.core.netdev_max_backlog",
+    "vm.swappiness",
+    "vm.drop_caches",
+    "vm.compact_memory",
+    "vm.min_free_kbytes",
+    "vm.overcommit_memory",
+    "vm.overcommit_ratio",
+    "vm.vfs_cache_pressure",
+    "vm.dirty_ratio",
+    "vm.dirty_background_ratio",
+    "vm.watermark_scale_factor",
+    "vm.max_map_count",
+    "vm.nr_hugepages",
+    "net.core.rmem_max",
+    "net.core.wmem_max",
+    "net.core.rmem_default",
+    "net.core.wmem_default",
+    "net.core.netdev_max_backlog",
 ]
-KEYS = re.compile(r"gpu\.(\d+\.)?[a-z][a-z0-9_.]*|meminfo\.[A-Za-z0-9_()]+|sysctl\.[a-z0-9_.]+|rdma(\.[a-z0-9_/]+)?|"
-                  r"link\.speed|infiniband_dev")
+KEYS = re.compile(
+    r"gpu\.(\d+\.)?[a-z][a-z0-9_.]*|meminfo\.[A-Za-z0-9_()]+|sysctl\.[a-z0-9_.]+|rdma(\.[a-z0-9_/]+)?|"
+    r"link\.speed|infiniband_dev"
+)
 
 
 def parse_pairs(pairs: list[str]) -> dict[str, str]:
@@ -46,8 +61,10 @@ def parse_pairs(pairs: list[str]) -> dict[str, str]:
         if not equals:
             raise LabError(f"'{pair}' is no KEY=VALUE.")
         if not KEYS.fullmatch(key) or key.startswith("sysctl.") and key[7:] not in SYSCTLS or ".." in key:
-            raise LabError(f"'{key}' is no stand-in; known are gpu.*, meminfo.*, sysctl.* ({', '.join(SYSCTLS)}), "
-                           "rdma, rdma.*, link.speed and infiniband_dev (see tests/lab/README.md).")
+            raise LabError(
+                f"'{key}' is no stand-in; known are gpu.*, meminfo.*, sysctl.* ({', '.join(SYSCTLS)}), "
+                "rdma, rdma.*, link.speed and infiniband_dev (see tests/lab/README.md)."
+            )
         if key == "gpu.driver":
             key = "gpu.driver_version"
         values[key] = value
@@ -99,11 +116,17 @@ def rdma_files(name: str, values: dict[str, str], carrier: bool) -> dict[str, st
     """The files below /sys/class/infiniband/, with their one line each. The kernel has no active_mtu there."""
     gids = [gid_of(link_local(mac(name, 1)))] * 2 + [gid_of(fabric_address(name))] * 2
     files = {
-        "fw_ver": "28.45.4028", "node_type": "1: CA", "hca_type": "MT4129", "node_desc": f"{name} {HCA}",
-        "board_id": "NVD0000000087", "ports/1/link_layer": "Ethernet", "ports/1/rate": "200 Gb/sec (4X HDR)",
+        "fw_ver": "28.45.4028",
+        "node_type": "1: CA",
+        "hca_type": "MT4129",
+        "node_desc": f"{name} {HCA}",
+        "board_id": "NVD0000000087",
+        "ports/1/link_layer": "Ethernet",
+        "ports/1/rate": "200 Gb/sec (4X HDR)",
         "ports/1/state": "4: ACTIVE" if carrier else "1: DOWN",
         "ports/1/phys_state": "5: LinkUp" if carrier else "3: Disabled",
-        f"device/net/{FABRIC_CARD}/address": mac(name, 1), f"device/net/{FABRIC_CARD}/dev_port": "0",
+        f"device/net/{FABRIC_CARD}/address": mac(name, 1),
+        f"device/net/{FABRIC_CARD}/dev_port": "0",
     }
     for index, gid in enumerate(gids):
         files[f"ports/1/gids/{index}"] = gid
@@ -156,11 +179,9 @@ def lay(folder: Path, name: str, settings: Settings, carrier: bool, boot: bool =
     write_tree(folder / "files", bound_files(values, boot, folder / "files"))
     write_tree(folder / "infiniband", rdma_files(name, values, carrier))
     (folder / "class" / "infiniband").mkdir(parents=True, exist_ok=True)
-    for flag, on in (("rdma", truth(values.get("rdma", "true"))),
-                     ("infiniband_dev", truth(values.get("infiniband_dev", "false")))):
+    for flag, on in (("rdma", truth(values.get("rdma", "true"))), ("infiniband_dev", truth(values.get("infiniband_dev", "false")))):
         if on:
             (folder / flag).touch()
         else:
             (folder / flag).unlink(missing_ok=True)
-    rewrite(folder / "gpu.json", json.dumps(
-        {key[4:]: value for key, value in values.items() if key.startswith("gpu.")}, indent=1) + "\n")
+    rewrite(folder / "gpu.json", json.dumps({key[4:]: value for key, value in values.items() if key.startswith("gpu.")}, indent=1) + "\n")

@@ -37,8 +37,7 @@ class State:
 
     def __init__(self, folder: Path) -> None:
         if re.search(r"\s", str(folder)):
-            raise LabError(f"The state folder '{folder}' has a blank in its name, which ssh options cannot carry; "
-                           "set SPARKSTACK_LAB to another one.")
+            raise LabError(f"The state folder '{folder}' has a blank in its name, which ssh options cannot carry; set SPARKSTACK_LAB to another one.")
         self.folder = folder
         self.key = folder / "key"
         self.known_hosts = folder / "known_hosts"
@@ -55,8 +54,7 @@ class State:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LabError(f"The state folder {self.folder} cannot be made ({error.strerror}); "
-                           "set SPARKSTACK_LAB to another one.") from None
+            raise LabError(f"The state folder {self.folder} cannot be made ({error.strerror}); set SPARKSTACK_LAB to another one.") from None
 
     def _read(self, path: Path) -> dict[str, t.Any]:
         try:

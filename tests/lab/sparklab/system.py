@@ -24,8 +24,15 @@ def run(*argv: str, input: str | None = None, check: bool = True) -> str:
     Raises LabError with the program's last line when it fails and check is set.
     """
     try:
-        done = subprocess.run(argv, input=input, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              errors="replace", stdin=None if input is not None else subprocess.DEVNULL)
+        done = subprocess.run(
+            argv,
+            input=input,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            stdin=None if input is not None else subprocess.DEVNULL,
+        )
     except FileNotFoundError:
         raise LabError(f"The program {argv[0]} is missing; install the lab's programs with 'lab deps'.") from None
     if check and done.returncode != 0:

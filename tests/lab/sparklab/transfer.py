@@ -21,8 +21,7 @@ def put_image(node: Node, archive: Path) -> str:
     if not pid:
         raise LabError(f"{node.name} is off; switch it on with 'lab start {node.name}'.")
     with open(archive, "rb") as stream:
-        done = subprocess.run(enter_argv(pid, "docker", "load", "--quiet"), stdin=stream, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(enter_argv(pid, "docker", "load", "--quiet"), stdin=stream, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         raise LabError(f"{node.name} did not load {archive}: {done.stdout.strip() or 'no message'}")
     return done.stdout.strip()

@@ -164,9 +164,7 @@ def test_a_key_changes_with_every_input(tmp_path: pathlib.Path, change: str) -> 
     assert store.key_of([file], words) != before
 
 
-def test_an_interrupted_build_leaves_nothing_and_the_next_one_makes_the_product_once(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_build_leaves_nothing_and_the_next_one_makes_the_product_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARKSTACK_LAB", str(tmp_path))
     monkeypatch.setattr(rootfs, "install_tools", lambda: None)
     calls: list[str] = []
@@ -220,9 +218,7 @@ def shape_parser(monkeypatch: pytest.MonkeyPatch) -> argparse.ArgumentParser:
         (["--nccl-init-addr", "a:1"], "dist_init_addr", "a:1"),
     ],
 )
-def test_the_sglang_stand_in_reads_options_as_sglang_does(
-    monkeypatch: pytest.MonkeyPatch, line: list[str], dest: str, value: t.Any
-) -> None:
+def test_the_sglang_stand_in_reads_options_as_sglang_does(monkeypatch: pytest.MonkeyPatch, line: list[str], dest: str, value: t.Any) -> None:
     parsed = shape_parser(monkeypatch).parse_args(["--model", "/m", *line])
     assert parsed.model_path == "/m"
     assert getattr(parsed, dest) == value

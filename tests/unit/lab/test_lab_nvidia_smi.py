@@ -18,12 +18,25 @@ import pytest
 PROGRAM = Path(__file__).resolve().parents[2] / "lab" / "files" / "nvidia-smi"
 DATA = Path(__file__).parent / "data"
 H200 = {
-    "count": "2", "name": "NVIDIA H200", "driver_version": "580.159.04", "memory.used": "133428", "memory.total": "143771",
-    "memory.free": "9728", "memory.reserved": "616", "utilization.gpu": "0", "mig.mode.current": "Disabled",
-    "0.pci.bus_id": "00000000:00:06.0", "1.pci.bus_id": "00000000:00:07.0", "ecc.mode.current": "0", "pstate": "P0",
-    "power.limit": "700", "0.power.draw": "119.2", "1.power.draw": "117.9", "0.temperature.gpu": "34", "1.temperature.gpu": "32",
-    "apps": "0/1235:518:sglang::scheduler_TP0;0/1832:132894:sglang::scheduler_TP0;"
-            "1/1233:518:sglang::scheduler_TP1;1/1728:132894:sglang::scheduler_TP1",
+    "count": "2",
+    "name": "NVIDIA H200",
+    "driver_version": "580.159.04",
+    "memory.used": "133428",
+    "memory.total": "143771",
+    "memory.free": "9728",
+    "memory.reserved": "616",
+    "utilization.gpu": "0",
+    "mig.mode.current": "Disabled",
+    "0.pci.bus_id": "00000000:00:06.0",
+    "1.pci.bus_id": "00000000:00:07.0",
+    "ecc.mode.current": "0",
+    "pstate": "P0",
+    "power.limit": "700",
+    "0.power.draw": "119.2",
+    "1.power.draw": "117.9",
+    "0.temperature.gpu": "34",
+    "1.temperature.gpu": "32",
+    "apps": "0/1235:518:sglang::scheduler_TP0;0/1832:132894:sglang::scheduler_TP0;1/1233:518:sglang::scheduler_TP1;1/1728:132894:sglang::scheduler_TP1",
 }
 
 
@@ -43,17 +56,26 @@ def call(values: dict[str, str], tmp_path: Path, *arguments: str) -> tuple[str, 
     return done.stdout, done.returncode
 
 
-@pytest.mark.parametrize(("file", "code", "arguments"), [
-    ("L.txt", 0, ["-L"]),
-    ("query-gpu.csv", 0, ["--query-gpu=index,uuid,name,memory.used,memory.total,memory.free,memory.reserved,utilization.gpu,"
-                          "driver_version,compute_mode,persistence_mode,mig.mode.current", "--format=csv"]),
-    ("query-apps-uuid.csv", 0, ["--query-compute-apps=gpu_uuid,gpu_bus_id,pid,process_name,used_memory",
-                                "--format=csv,noheader,nounits"]),
-    ("bad-field.txt", 2, ["--query-gpu=memory.nosuch", "--format=csv"]),
-    ("bad-app-field.txt", 2, ["--query-compute-apps=nosuch", "--format=csv"]),
-    ("bad-index.txt", 6, ["-i", "7", "--query-gpu=name", "--format=csv"]),
-    ("bad-option.txt", 255, ["--nosuch"]),
-])
+@pytest.mark.parametrize(
+    ("file", "code", "arguments"),
+    [
+        ("L.txt", 0, ["-L"]),
+        (
+            "query-gpu.csv",
+            0,
+            [
+                "--query-gpu=index,uuid,name,memory.used,memory.total,memory.free,memory.reserved,utilization.gpu,"
+                "driver_version,compute_mode,persistence_mode,mig.mode.current",
+                "--format=csv",
+            ],
+        ),
+        ("query-apps-uuid.csv", 0, ["--query-compute-apps=gpu_uuid,gpu_bus_id,pid,process_name,used_memory", "--format=csv,noheader,nounits"]),
+        ("bad-field.txt", 2, ["--query-gpu=memory.nosuch", "--format=csv"]),
+        ("bad-app-field.txt", 2, ["--query-compute-apps=nosuch", "--format=csv"]),
+        ("bad-index.txt", 6, ["-i", "7", "--query-gpu=name", "--format=csv"]),
+        ("bad-option.txt", 255, ["--nosuch"]),
+    ],
+)
 def test_answers_like_the_real_program(file: str, code: int, arguments: list[str], tmp_path: Path) -> None:
     text, returned = call(H200, tmp_path, *arguments)
     assert text.strip() == (DATA / file).read_text().strip()

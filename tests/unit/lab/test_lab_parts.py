@@ -21,8 +21,11 @@ def test_inventory_has_the_shape_of_a_real_one() -> None:
     assert [value for _name, value in parsed["workers"].items()] == ["10.77.0.12", "10.77.0.13"]
     assert list(parsed["sparks:children"]) == ["head", "workers"]
     assert dict(parsed["sparks:vars"]) == {
-        "ansible_user": "nvidia", "ansible_ssh_private_key_file": "/s/key", "tp_launch_recipe": "/r/tiny.yml",
-        "ansible_ssh_common_args": "-o UserKnownHostsFile=/s/known_hosts -o StrictHostKeyChecking=yes"}
+        "ansible_user": "nvidia",
+        "ansible_ssh_private_key_file": "/s/key",
+        "tp_launch_recipe": "/r/tiny.yml",
+        "ansible_ssh_common_args": "-o UserKnownHostsFile=/s/known_hosts -o StrictHostKeyChecking=yes",
+    }
 
 
 DEB822 = """Types: deb
@@ -39,19 +42,27 @@ Components: main
 """
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    (DEB822, [("http://mirror.example/debian", ["bookworm", "bookworm-updates"], ["main"])]),
-    ("deb [arch=amd64 signed-by=/k] http://mirror.example/ubuntu/ noble main universe\n# deb http://no x y\n",
-     [("http://mirror.example/ubuntu", ["noble"], ["main", "universe"])]),
-    ("Enabled: no\n" + DEB822.split("\n\n")[0], []),
-])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (DEB822, [("http://mirror.example/debian", ["bookworm", "bookworm-updates"], ["main"])]),
+        (
+            "deb [arch=amd64 signed-by=/k] http://mirror.example/ubuntu/ noble main universe\n# deb http://no x y\n",
+            [("http://mirror.example/ubuntu", ["noble"], ["main", "universe"])],
+        ),
+        ("Enabled: no\n" + DEB822.split("\n\n")[0], []),
+    ],
+)
 def test_apt_sources(text: str, expected: list[base.Source]) -> None:
     assert base.apt_sources(text) == expected
 
 
 def test_debian_gets_trixie_and_ubuntu_itself() -> None:
-    sources = [("http://tool.example/x", ["stable"], ["main"]), ("http://m.example/debian", ["bookworm"], ["main"]),
-               ("http://m.example/ubuntu", ["noble", "noble-updates"], ["main"])]
+    sources = [
+        ("http://tool.example/x", ["stable"], ["main"]),
+        ("http://m.example/debian", ["bookworm"], ["main"]),
+        ("http://m.example/ubuntu", ["noble", "noble-updates"], ["main"]),
+    ]
     debian = base.recipe({"ID": "debian"}, sources)
     assert (debian["suite"], debian["mirror"]) == ("trixie", "http://m.example/debian")
     assert "docker-cli" in debian["packages"]
@@ -75,14 +86,17 @@ def test_base_is_named_by_its_inputs_but_not_by_the_mirror(tmp_path: Path) -> No
     assert base.base_folder(where, plan) != base.base_folder(where, plan | {"packages": ["jq"]})
 
 
-@pytest.mark.parametrize(("count", "powered", "cut", "expected"), [
-    (2, {"spark1", "spark2"}, set(), {"spark1": True, "spark2": True}),
-    (2, {"spark1", "spark2"}, {"spark2"}, {"spark1": False, "spark2": False}),
-    (2, {"spark1"}, set(), {"spark1": False}),
-    (3, {"spark1", "spark2", "spark3"}, {"spark2"}, {"spark1": True, "spark2": False, "spark3": True}),
-    (3, {"spark1"}, set(), {"spark1": True}),
-    (1, {"spark1"}, set(), {"spark1": True}),
-])
+@pytest.mark.parametrize(
+    ("count", "powered", "cut", "expected"),
+    [
+        (2, {"spark1", "spark2"}, set(), {"spark1": True, "spark2": True}),
+        (2, {"spark1", "spark2"}, {"spark2"}, {"spark1": False, "spark2": False}),
+        (2, {"spark1"}, set(), {"spark1": False}),
+        (3, {"spark1", "spark2", "spark3"}, {"spark2"}, {"spark1": True, "spark2": False, "spark3": True}),
+        (3, {"spark1"}, set(), {"spark1": True}),
+        (1, {"spark1"}, set(), {"spark1": True}),
+    ],
+)
 def test_who_has_a_carrier(count: int, powered: set[str], cut: set[str], expected: dict[str, bool]) -> None:
     assert network.port_states(count, powered, cut) == expected
 
@@ -109,8 +123,7 @@ def test_rdma_tree_has_what_sysfs_has() -> None:
 def test_meminfo_lines_are_replaced_or_added() -> None:
     real = "MemTotal:       24684084 kB\nMemFree:        20000000 kB\nHugePages_Total:       0\n"
     text = standins.meminfo_text(real, {"MemTotal": "127600748", "MemFree": "2G", "CmaTotal": "65536 kB"})
-    assert text == ("MemTotal:       127600748 kB\nMemFree:         2097152 kB\nHugePages_Total:       0\n"
-                    "CmaTotal:          65536 kB\n")
+    assert text == ("MemTotal:       127600748 kB\nMemFree:         2097152 kB\nHugePages_Total:       0\nCmaTotal:          65536 kB\n")
     with pytest.raises(LabError, match="'lots' is no amount of memory"):
         standins.meminfo_text(real, {"MemFree": "lots"})
 
@@ -143,7 +156,11 @@ def test_unknown_stand_ins_are_refused(pair: str) -> None:
 
 def test_known_stand_ins() -> None:
     assert standins.parse_pairs(["gpu.driver=580.142", "gpu.1.name=x=y", "rdma=false", "infiniband_dev=true"]) == {
-        "gpu.driver_version": "580.142", "gpu.1.name": "x=y", "rdma": "false", "infiniband_dev": "true"}
+        "gpu.driver_version": "580.142",
+        "gpu.1.name": "x=y",
+        "rdma": "false",
+        "infiniband_dev": "true",
+    }
 
 
 @pytest.mark.parametrize(("text", "size"), [("6G", 6 << 30), ("1500M", 1500 << 20), ("1.5g", 3 << 29), ("134217728", 1 << 27)])

@@ -85,9 +85,7 @@ def _members(root: pathlib.Path, names: t.Sequence[str], exclude: t.Sequence[str
             yield name
 
 
-def write_layer(
-    path: pathlib.Path, root: pathlib.Path, names: t.Sequence[str], created_by: str, exclude: t.Sequence[str] = ()
-) -> Layer:
+def write_layer(path: pathlib.Path, root: pathlib.Path, names: t.Sequence[str], created_by: str, exclude: t.Sequence[str] = ()) -> Layer:
     """Write the parts of a root file system that names lists (paths relative to root) as a layer.
 
     exclude holds shell patterns of relative paths ("*" matches "/" too). Devices, sockets and pipes are left out:
@@ -127,7 +125,10 @@ def _blob_name(digest: str) -> str:
 
 
 def image_config(
-    layers: t.Sequence[Layer], architecture: str, environment: t.Mapping[str, str], labels: t.Mapping[str, str],
+    layers: t.Sequence[Layer],
+    architecture: str,
+    environment: t.Mapping[str, str],
+    labels: t.Mapping[str, str],
     command: t.Sequence[str],
 ) -> bytes:
     """Return the image's configuration as JSON; its sha256 is the image's id on Docker's own store.

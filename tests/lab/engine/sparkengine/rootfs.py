@@ -21,9 +21,7 @@ TORCH_INDEX = os.environ.get("SPARKSTACK_TORCH_INDEX") or "https://download.pyto
 
 # The machine's own Python, not one found first on PATH: it is the one that the root file system gets, too.
 PYTHON = "/usr/bin/python3"
-DEBIAN_PACKAGES = (
-    "python3-minimal,libpython3-stdlib,libnuma1,libstdc++6,libgomp1,zlib1g,iproute2,procps"
-)
+DEBIAN_PACKAGES = "python3-minimal,libpython3-stdlib,libnuma1,libstdc++6,libgomp1,zlib1g,iproute2,procps"
 LIB, ENGINE, BIN = "opt/engine/lib", "opt/engine/vllm", "opt/engine/bin"
 
 
@@ -105,7 +103,7 @@ def make_base(root: pathlib.Path, suite: str) -> None:
     """Lay the machine's own distribution, with Python and nothing for people, into root."""
     say(f"root file system of {suite}")
     command = ["mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", f"--include={DEBIAN_PACKAGES}"]
-    command += ["--aptopt=APT::Install-Recommends \"false\""]
+    command += ['--aptopt=APT::Install-Recommends "false"']
     command += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("man", "doc", "locale", "info", "lintian")]
     call([*command, suite, str(root), mirror()], "mmdebstrap")
 

@@ -43,6 +43,7 @@ class Node:
 
     def __init__(self, image: dict[str, t.Any] | None = IMAGE, fails: str = "") -> None:
         self.image, self.fails = image, fails
+        self.written: list[tuple[str, str]] = []
         self.calls: list[tuple[str, dict[str, t.Any], bool]] = []
 
     def run(self, check_mode: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
@@ -61,6 +62,10 @@ class Node:
             return {"docker": {"reachable": True}, "containers": [], "image": self.image}
 
         action._execute_module = execute
+        shell = types.SimpleNamespace(tmpdir="/var/tmp/x", join_path=lambda *parts: "/".join(parts))
+        action._connection = types.SimpleNamespace(_shell=shell)
+        action._make_tmp_path = lambda: shell.tmpdir
+        action._transfer_data = lambda path, text: self.written.append((path, text))
         defaults = {name: option.get("default") for name, option in subject.ARGUMENTS.items()}
         action.validate_argument_spec = lambda argument_spec, required_if: (None, {**defaults, **RANK, **arguments})
         result: dict[str, t.Any] = action.run(None, {})
@@ -72,9 +77,11 @@ def test_secrets_reach_the_container_and_nothing_else() -> None:
     node = Node()
     result = node.run()
     assert result["changed"] is True and result["actions"] == ["start d-rank1"]
-    _module, asked, _unlogged = node.calls[-1]
-    assert (asked["env"]["VLLM_API_KEY"], asked["env"]["HF_TOKEN"]) == (KEY, TOKEN)
-    elsewhere = json.dumps(result) + json.dumps([{**asked, "env": None}])
+    assert node.written == [("/var/tmp/x/variables", f"HF_TOKEN={TOKEN}\nVLLM_API_KEY={KEY}\n")]
+    kept = {module.rpartition(".")[2]: asked for module, asked, _unlogged in node.calls}
+    assert kept["file"]["mode"] == "0700" and kept["copy"]["mode"] == "0400"
+    assert kept["copy"]["dest"] == "/var/lib/sparkstack/secrets/d-rank1.env"
+    elsewhere = json.dumps(result) + json.dumps(kept)
     assert KEY not in elsewhere and TOKEN not in elsewhere
 
 
@@ -83,6 +90,8 @@ def test_the_call_that_carries_secrets_is_not_written_to_the_nodes_journal() -> 
     node.run()
     assert [(module.rpartition(".")[2], unlogged) for module, _asked, unlogged in node.calls] == [
         ("inference_info", False),
+        ("file", False),
+        ("copy", False),
         ("docker_container", True),
     ]
 

@@ -156,7 +156,21 @@ def test_labels_tell_the_launch_and_no_secret() -> None:
     assert labels["sparkstack.launch_id"] == "L1" and labels["sparkstack.rank"] == "0" and labels["sparkstack.ranks"] == "2"
     assert "hf_verysecret" not in json.dumps(labels)
     assert json.loads(labels["sparkstack.spec"])["env"]["NCCL_IB_HCA"] == "rocep1s0f0"
-    assert _container.options(REQUEST)["env"]["HF_TOKEN"] == "hf_verysecret"
+
+
+def test_secrets_reach_the_engine_by_a_file_that_only_root_reads() -> None:
+    options = _container.options(REQUEST)
+    assert "hf_verysecret" not in json.dumps(options)
+    assert options["entrypoint"] == ["/bin/sh", "-c", 'set -a; . /run/secrets/sparkstack.env; set +a; exec "$@"', "sh"]
+    assert options["command"][:2] == ["vllm", "serve"]
+    assert "/var/lib/sparkstack/secrets/d-rank0.env:/run/secrets/sparkstack.env:ro" in options["volumes"]
+    found = _container.secrets(REQUEST, "k'ey")
+    assert found == {"HF_TOKEN": "hf_verysecret", "VLLM_API_KEY": "k'ey"}
+    # A shell reads it as it was meant.
+    program = _container.secrets_text(found) + 'printf "%s" "$VLLM_API_KEY"'
+    assert subprocess.run(["/bin/sh", "-c", program], capture_output=True, text=True, check=True).stdout == "k'ey"
+    plain = _container.options(dataclasses.replace(REQUEST, environment={}))
+    assert plain["entrypoint"] == ["vllm"] and len(plain["volumes"]) == 2
 
 
 def test_the_key_leaves_a_fingerprint_only() -> None:
@@ -178,5 +192,6 @@ def test_differences_are_told_option_by_option() -> None:
         "--no-enable-prefix-caching: set -> none",
         f"env.HF_TOKEN: {before['env']['HF_TOKEN']} -> none",
         "env.NCCL_IB_HCA: rocep1s0f0 -> b",
+        "secrets: /var/lib/sparkstack/secrets/d-rank0.env -> none",
     ]
     assert _container.differences(before, before) == []

@@ -138,9 +138,7 @@ class ServerArgs:
             required = name == "--model-path"
             choices = CHOICES.get(name)
             dest = name[2:].replace("-", "_")
-            parser.add_argument(
-                name, *aliases, dest=dest, type=kind, default=default, choices=choices, required=required
-            )
+            parser.add_argument(name, *aliases, dest=dest, type=kind, default=default, choices=choices, required=required)
         for name, kind in LISTS:
             parser.add_argument(name, type=kind, nargs="+", default=None)
         for name in FLAGS:
