@@ -119,11 +119,11 @@ def load(path: str) -> t.Any:
         with open(path, encoding="utf-8") as stream:
             return yaml.safe_load(stream)
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError([f"The recipe {path} can't be read: {error}."]) from error
+        raise RecipeError([f"The recipe {path} can't be read: {error}."]) from None
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where else ""
-        raise RecipeError([f"The recipe {path} is not YAML{line}: {getattr(error, 'problem', None) or error}; mend the file."]) from error
+        raise RecipeError([f"The recipe {path} is not YAML{line}: {getattr(error, 'problem', None) or error}; mend the file."]) from None
 
 
 def _check(where: str, data: t.Mapping[str, t.Any], schema: t.Mapping[str, tuple[type, str]]) -> list[str]:
@@ -168,6 +168,8 @@ def parse(data: t.Any, overrides: t.Mapping[str, t.Any], where: str = "The recip
     engines = data["engines"] if isinstance(data.get("engines"), dict) else {}
     problems += _engine_problems(where, engines, name)
     problems += _secret_problems(where, engines)
+    if not problems:
+        problems += _environment_problems(where, {**(engines[name].get("environment") or {}), **(over.get("environment") or {})})
     if problems:
         raise RecipeError(problems)
 
@@ -215,7 +217,7 @@ def _engine_problems(where: str, engines: t.Mapping[str, t.Any], name: t.Any) ->
             problems += _check(f"{where}, 'engines', '{key}'", value, _ENGINE)
     if isinstance(name, str) and name not in _engines.ENGINES:
         problems.append(f"The engine {_unknown_engine(name)}")
-    elif isinstance(name, str) and engines and name not in engines:
+    elif isinstance(name, str) and engines and name not in engines and not problems:
         problems.append(f"{where} has nothing for the engine '{name}': choose {' or '.join(sorted(engines))}, or add it.")
     return problems
 
@@ -231,16 +233,27 @@ def _secret_problems(where: str, engines: t.Mapping[str, t.Any]) -> list[str]:
     ]
 
 
+def _environment_problems(where: str, environment: t.Mapping[str, t.Any]) -> list[str]:
+    """YAML's C(NAME:) without a value is null, which would reach the engine as the text None."""
+    return [
+        f"{where}, 'environment': '{key}' must be one text or number, not {'empty' if value is None else 'a ' + type(value).__name__}: put it into quotes."
+        for key, value in environment.items()
+        if not isinstance(value, (str, int, float))
+    ]
+
+
 def _unknown_engine(name: str) -> str:
     return f"'{name}' is not known: choose {' or '.join(sorted(_engines.ENGINES))}."
 
 
 def _value_problems(where: str, recipe: Recipe) -> list[str]:
     problems = []
-    if not _NAME.match(recipe.name):
+    if not _NAME.fullmatch(recipe.name):
         problems.append(f"{where}: the name '{recipe.name}' won't do for a container: use lower-case letters, digits, '.', '_' and '-', at most 63 of them.")
     if not recipe.model_path.startswith("/"):
         problems.append(f"{where}: the model's path '{recipe.model_path}' must be absolute, the same on every node.")
+    elif ":" in recipe.model_path:
+        problems.append(f"{where}: Docker can't mount the model's path '{recipe.model_path}', for its ':': give the folder another name.")
     for key in ("port", "rendezvous_port"):
         number = getattr(recipe, key)
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 65535:
@@ -249,7 +262,7 @@ def _value_problems(where: str, recipe: Recipe) -> list[str]:
         problems.append(f"{where}: port and rendezvous_port are both {recipe.port}: give them different numbers.")
     for key in ("shm_size", "memory"):
         size = getattr(recipe, key)
-        if size is not None and not _SIZE.match(size):
+        if size is not None and not _SIZE.fullmatch(size):
             problems.append(f"{where}, 'container': '{key}' must be a size such as 8g or 512m, not {size!r}.")
     for key in ("tensor_parallel_size", "ready_timeout", "max_tokens", "proof_timeout"):
         if getattr(recipe, key) < 1:
@@ -268,7 +281,7 @@ def _value_problems(where: str, recipe: Recipe) -> list[str]:
                 "model, the ports and the parallel sizes)."
             )
     for key in recipe.environment:
-        if not isinstance(key, str) or not _VARIABLE.match(key):
+        if not isinstance(key, str) or not _VARIABLE.fullmatch(key):
             problems.append(f"{where}, 'environment': '{key}' is no name for a variable.")
     return problems
 

@@ -74,6 +74,17 @@ def test_overrides_are_laid_over_the_recipe() -> None:
         (changed(tensor_parallel_size=0), "The recipe: 'tensor_parallel_size' must be 1 or more, not 0."),
         (changed(port=True), "The recipe: 'port' must be a whole number, not True."),
         (changed(port=70000), "The recipe: 'port' must be a number from 1 to 65535, not 70000."),
+        (changed(engines={1: 2}), "The recipe, 'engines': '1' is not known: choose sglang or vllm."),
+        (changed(model__path="/srv/a:b"), "The recipe: Docker can't mount the model's path '/srv/a:b', for its ':': give the folder another name."),
+        (changed(container={"memory": "8g\n"}), "The recipe, 'container': 'memory' must be a size such as 8g or 512m, not '8g\\n'."),
+        (
+            changed(engines__vllm__environment={"A": None}),
+            "The recipe, 'environment': 'A' must be one text or number, not empty: put it into quotes.",
+        ),
+        (
+            changed(engines__vllm__environment={"A": ["b"]}),
+            "The recipe, 'environment': 'A' must be one text or number, not a list: put it into quotes.",
+        ),
         (changed(port=29501), "The recipe: port and rendezvous_port are both 29501: give them different numbers."),
         (changed(model__path="models/x"), "The recipe: the model's path 'models/x' must be absolute, the same on every node."),
         (changed(container={"shm_size": "8 GB"}), "The recipe, 'container': 'shm_size' must be a size such as 8g or 512m, not '8 GB'."),
