@@ -101,10 +101,16 @@ class ActionModule(ActionBase):
         self._vars = task_vars or {}
         _validation, args = self.validate_argument_spec(argument_spec=ARGUMENTS, required_if=[("state", "started", STARTED)])
         result.update(changed=False, actions=[], container={})
-        present = self._module("sparkstack.inference.inference_info", deployment=args["deployment"], image=args["image"])
+        started = args["state"] == "started"
+        present = self._module(
+            "sparkstack.inference.inference_info",
+            deployment=args["deployment"],
+            image=args["image"],
+            container=_container.name(args["deployment"], args["rank"]) if started else None,
+        )
         if not present["docker"]["reachable"]:
             raise AnsibleActionFail(present["docker"]["error"])
-        if args["state"] == "started":
+        if started:
             self._start(result, args, present)
         else:
             self._end(result, args, present["containers"])
@@ -186,6 +192,8 @@ class ActionModule(ActionBase):
                 found = self._module("community.docker.docker_container_info", name=name)
                 result["container"] = _without_secrets(found["container"], shown)
             return
+        if present.get("foreign"):
+            raise AnsibleActionFail(_container.taken(name, present["foreign"], ""))
         if present["image"] is None and not self._task.check_mode:
             raise AnsibleActionFail(f"The image {request.image} is not on this node: bring it there first (role image_sync).")
         if args["verify_arguments"] and present["image"] is not None:

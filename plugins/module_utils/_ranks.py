@@ -33,6 +33,19 @@ def containers(api: DockerAPI, deployment: t.Optional[str]) -> t.List[t.Dict[str
     return sorted(found, key=lambda rank: (rank["deployment"], rank["rank"], rank["name"]))
 
 
+def foreign(api: DockerAPI, name: str, deployment: t.Optional[str]) -> t.Optional[str]:
+    """The image of a container that has a rank's name and is none of the deployment's, or None.
+
+    :raises DockerError: when the daemon doesn't answer.
+
+    Docker takes a name once only, and M(community.docker.docker_container) would remove who has it.
+    """
+    inspection = api.container(name)
+    if not inspection or (inspection["Config"].get("Labels") or {}).get(LABEL + "deployment", "") == (deployment or ""):
+        return None
+    return str(inspection["Config"].get("Image"))
+
+
 def describe(inspection: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
     """One rank's container, out of Docker's inspection."""
     labels = inspection["Config"].get("Labels") or {}

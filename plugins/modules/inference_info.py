@@ -26,6 +26,10 @@ options:
       - Report the containers of this deployment only.
       - Without it those of all deployments are reported.
     type: str
+  container:
+    description:
+      - The name that a container of O(deployment) is to get, to be told when another container has it.
+    type: str
   image:
     description:
       - An image by name and tag, whose content is to be reported.
@@ -78,6 +82,10 @@ docker:
     storage_driver:
       description: Where the daemon keeps its images.
       type: str
+foreign:
+  description: The image of a container that has the name O(container) and is none of O(deployment), or V(none).
+  returned: always
+  type: str
 containers:
   description: The ranks' containers on the node, also those that have ended.
   returned: always
@@ -222,6 +230,7 @@ def look_at_docker(api: DockerAPI, params: t.Mapping[str, t.Any]) -> t.Dict[str,
             "storage_driver": info.get("Driver"),
         },
         "containers": _ranks.containers(api, params["deployment"]),
+        "foreign": _ranks.foreign(api, params["container"], params["deployment"]) if params["container"] else None,
         "image": image,
     }
 
@@ -238,6 +247,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "deployment": {"type": "str"},
+            "container": {"type": "str"},
             "image": {"type": "str"},
             "ports": {"type": "list", "elements": "int", "default": []},
             "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
@@ -258,7 +268,7 @@ def main() -> None:
         name_containers(api, result["listeners"])
     except DockerError as error:
         result["docker"] = {"reachable": False, "error": str(error), "version": None, "storage_driver": None}
-        result.update(containers=[], image=None)
+        result.update(containers=[], foreign=None, image=None)
     module.exit_json(changed=False, **result)
 
 

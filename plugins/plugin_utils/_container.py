@@ -74,6 +74,11 @@ def name(deployment: str, rank: int) -> str:
     return f"{deployment}-rank{rank}"
 
 
+def taken(container: str, image: str, where: str) -> str:
+    """The sentence for a rank's name that somebody else's container has, which is not removed."""
+    return f"The name {container}{where} belongs to a container of {image} that this collection did not start: remove or rename it first, or rename the recipe."
+
+
 def fingerprint(api_key: str | None, deployment: str) -> str | None:
     """What may be stored of an API key to see that it changed; slow on purpose, so that it can't be guessed back."""
     if not api_key:

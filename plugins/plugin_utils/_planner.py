@@ -139,7 +139,9 @@ def make(recipe: Recipe, nodes: t.Sequence[Node], settings: Settings) -> Plan:
 
 def _check_nodes(plan: Plan, settings: Settings) -> None:
     recipe = plan.recipe
-    for node in plan.nodes:
+    if not settings.cache_dir.startswith("/") or ":" in settings.cache_dir:
+        plan.problems.append(f"tp_launch_cache_dir is '{settings.cache_dir}', which Docker can't mount: give an absolute path without ':'.")
+    for rank, node in enumerate(plan.nodes):
         docker = node.info.get("docker") or {}
         if not docker.get("reachable"):
             plan.problems.append(
@@ -147,6 +149,8 @@ def _check_nodes(plan: Plan, settings: Settings) -> None:
             )
         if not node.fabric.get("address"):
             plan.problems.append(f"{node.name} has no address on the fabric: give its interface one in fabric_cidr, or set fabric_address.")
+        if node.info.get("foreign"):
+            plan.problems.append(_container.taken(_container.name(recipe.name, rank), node.info["foreign"], f" on {node.name}"))
         image = node.info.get("image")
         if image and image["architecture"] != node.info.get("architecture"):
             plan.problems.append(

@@ -41,8 +41,8 @@ def base(monkeypatch: pytest.MonkeyPatch) -> None:
 class Node:
     """What the node answers, and how it was asked."""
 
-    def __init__(self, image: dict[str, t.Any] | None = IMAGE, fails: str = "") -> None:
-        self.image, self.fails = image, fails
+    def __init__(self, image: dict[str, t.Any] | None = IMAGE, fails: str = "", foreign: str | None = None) -> None:
+        self.image, self.fails, self.foreign = image, fails, foreign
         self.written: list[tuple[str, str]] = []
         self.calls: list[tuple[str, dict[str, t.Any], bool]] = []
 
@@ -59,7 +59,7 @@ class Node:
                 return {"container": {"Id": "c", "Config": {"Env": [f"{key}={value}" for key, value in module_args["env"].items()]}}}
             if module_name.endswith("engine_options_info"):
                 return {"parser": None, "problem": "the image is not there"}
-            return {"docker": {"reachable": True}, "containers": [], "image": self.image}
+            return {"docker": {"reachable": True}, "containers": [], "foreign": self.foreign, "image": self.image}
 
         action._execute_module = execute
         shell = types.SimpleNamespace(tmpdir="/var/tmp/x", join_path=lambda *parts: "/".join(parts))
@@ -109,3 +109,11 @@ def test_check_mode_predicts_a_start_with_an_image_that_is_still_to_come() -> No
     assert node.run(check_mode=True, verify_arguments=True)["actions"] == ["start d-rank1"]
     with pytest.raises(AnsibleActionFail, match="bring it there first"):
         node.run(verify_arguments=True)
+
+
+def test_a_container_of_somebody_else_with_the_ranks_name_is_not_removed() -> None:
+    node = Node(foreign="nginx:1")
+    with pytest.raises(AnsibleActionFail, match="The name d-rank1 belongs to a container of nginx:1 that this collection did not start"):
+        node.run()
+    assert [module for module, _asked, _unlogged in node.calls] == ["sparkstack.inference.inference_info"]
+    assert node.calls[0][1]["container"] == "d-rank1"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import types
 import typing as t
 
 import pytest
@@ -51,3 +52,13 @@ def test_labels_that_lack_something_are_borne(labels: dict[str, str], key: str, 
 
 def test_a_container_that_docker_starts_again_and_again_does_not_run() -> None:
     assert _ranks.describe(inspection({}, Restarting=True))["running"] is False
+
+
+@pytest.mark.parametrize(
+    "labels, image",
+    [(_container.labels(REQUEST, "L1"), None), ({}, "vllm:1"), (None, "vllm:1"), ({"sparkstack.deployment": "other"}, "vllm:1")],
+)
+def test_a_container_of_somebody_else_is_told_by_its_labels(labels: dict[str, str], image: str | None) -> None:
+    api: t.Any = types.SimpleNamespace(container=lambda name: inspection(labels) if name == "d-rank0" else None)
+    assert _ranks.foreign(api, "d-rank0", "d") == image
+    assert _ranks.foreign(api, "d-rank1", "d") is None

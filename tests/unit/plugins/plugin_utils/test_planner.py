@@ -234,6 +234,11 @@ def test_one_rank_left_is_no_deployment() -> None:
             "spark2: the image vllm:1 is for amd64, the node is arm64: build or pull it for the node's architecture.",
         ),
         (
+            {"info__foreign": "nginx:1"},
+            "The name tiny-rank1 on spark2 belongs to a container of nginx:1 that this collection did not start: "
+            "remove or rename it first, or rename the recipe.",
+        ),
+        (
             {
                 "memory__available_bytes": 5 * GIB,
                 "memory__processes": [{"pid": 7, "name": "python3", "used_bytes": 100 * GIB, "container": {"name": "embeddings", "image": "tei:1"}}],
@@ -249,6 +254,12 @@ def test_one_rank_left_is_no_deployment() -> None:
 )
 def test_a_node_that_will_not_do_is_refused_in_one_sentence(changes: dict[str, t.Any], sentence: str) -> None:
     assert make([node(1), node(2, **changes)]).problems == [sentence]
+
+
+@pytest.mark.parametrize("folder", ["cache", "/var/a:b"])
+def test_a_cache_folder_that_docker_can_not_mount_is_refused(folder: str) -> None:
+    plan = make([node(1), node(2)], dataclasses.replace(SETTINGS, cache_dir=folder))
+    assert plan.problems == [f"tp_launch_cache_dir is '{folder}', which Docker can't mount: give an absolute path without ':'."]
 
 
 def test_a_rank_that_runs_may_hold_the_memory() -> None:
