@@ -107,6 +107,11 @@ class ActionModule(ActionBase):
         task_vars = task_vars or {}
         _validation, args = self.validate_argument_spec(argument_spec=ARGUMENTS)
         args["overrides"] = args["overrides"] or {}
+        if isinstance((self._task.args.get("overrides") or {}).get("environment"), str):
+            # -e 'tp_launch_environment={"A": "b"}' gives a text, of which the start could not take the secrets.
+            raise AnsibleActionFail(
+                'tp_launch_environment must be a mapping: put the whole into JSON, as in -e \'{"tp_launch_environment": {"NAME": "value"}}\'.'
+            )
         try:
             hosts = _planner.ranks(args["head"], args["workers"], task_vars.get("ansible_play_hosts_all", []))
             recipe = self._read(args, task_vars)

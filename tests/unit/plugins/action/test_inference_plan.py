@@ -42,6 +42,7 @@ def base(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(hosts: t.Sequence[str] = ("spark1", "spark2"), **arguments: t.Any) -> dict[str, t.Any]:
     action = subject.ActionModule.__new__(subject.ActionModule)
+    action._task = types.SimpleNamespace(args=arguments)
     action._display = types.SimpleNamespace(display=lambda text: None)
 
     def validate(argument_spec: dict[str, t.Any]) -> tuple[None, dict[str, t.Any]]:
@@ -65,6 +66,12 @@ def test_overrides_of_the_command_line_are_texts() -> None:
     plan = run(nodes=NODES, overrides=overrides)["plan"]
     assert (plan["port"], plan["image"]) == (9000, "vllm:1")
     assert plan["ranks"][0]["launch"]["arguments"] == {"max-model-len": 1024}
+
+
+@pytest.mark.parametrize("text", ['{"HF_TOKEN": "x"}', "HF_TOKEN=x"])
+def test_an_environment_as_a_text_is_refused(text: str) -> None:
+    with pytest.raises(AnsibleActionFail, match="tp_launch_environment must be a mapping"):
+        run(overrides={"environment": text})
 
 
 def test_an_override_that_there_is_not_is_refused() -> None:
