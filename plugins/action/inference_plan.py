@@ -28,6 +28,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
             "served_name": {"type": "str"},
             "port": {"type": "int"},
             "rendezvous_port": {"type": "int"},
+            "ready_timeout": {"type": "int"},
             "arguments": {"type": "dict"},
             "environment": {"type": "dict"},
         },

@@ -53,6 +53,9 @@ options:
       rendezvous_port:
         description: The port on which the ranks find each other.
         type: int
+      ready_timeout:
+        description: Seconds that a launch may take to be ready.
+        type: int
       arguments:
         description: Laid over the recipe's arguments.
         type: dict

@@ -81,7 +81,7 @@ _PARTS: dict[str, dict[str, tuple[type, str]]] = {
     "proof": {"prompt": (str, "a text"), "max_tokens": (int, "a whole number"), "timeout": (int, "a whole number")},
 }
 _ENGINE: dict[str, tuple[type, str]] = {"image!": (str, "a text"), "arguments": (dict, "a mapping"), "environment": (dict, "a mapping")}
-_OVERRIDES = ("engine", "image", "model_path", "served_name", "port", "rendezvous_port", "arguments", "environment")
+_OVERRIDES = ("engine", "image", "model_path", "served_name", "port", "rendezvous_port", "ready_timeout", "arguments", "environment")
 
 # Docker's own rule for a container's name, less what would not do in a file's name; room for "-rank0" is left.
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
@@ -147,7 +147,7 @@ def _check(where: str, data: t.Mapping[str, t.Any], schema: t.Mapping[str, tuple
 def parse(data: t.Any, overrides: t.Mapping[str, t.Any], where: str = "The recipe") -> Recipe:
     """Check a recipe's content and merge the overrides into it.
 
-    :param overrides: the user's values by key (engine, image, model_path, served_name, port, rendezvous_port, and the
+    :param overrides: the user's values by key (engine, image, model_path, served_name, port, rendezvous_port, ready_timeout, and the
         mappings arguments and environment, which are laid over the recipe's); None and {} mean "as the recipe says".
     :raises RecipeError: with a sentence for everything that is wrong.
     """
@@ -195,7 +195,7 @@ def parse(data: t.Any, overrides: t.Mapping[str, t.Any], where: str = "The recip
         shm_size=container.get("shm_size", Recipe.shm_size),
         memory=container.get("memory"),
         cap_add=tuple(str(capability) for capability in container.get("cap_add") or ()),
-        ready_timeout=(data.get("timeouts") or {}).get("ready", Recipe.ready_timeout),
+        ready_timeout=over.get("ready_timeout") or (data.get("timeouts") or {}).get("ready", Recipe.ready_timeout),
         prompt=proof.get("prompt", Recipe.prompt),
         max_tokens=proof.get("max_tokens", Recipe.max_tokens),
         proof_timeout=proof.get("timeout", Recipe.proof_timeout),

@@ -62,10 +62,15 @@ def test_without_nodes_only_the_inputs_are_told() -> None:
 
 
 def test_overrides_of_the_command_line_are_texts() -> None:
-    overrides = {"port": "9000", "arguments": '{"max-model-len": 1024}', "image": ""}
+    overrides = {"port": "9000", "ready_timeout": "60", "arguments": '{"max-model-len": 1024}', "image": ""}
     plan = run(nodes=NODES, overrides=overrides)["plan"]
-    assert (plan["port"], plan["image"]) == (9000, "vllm:1")
+    assert (plan["port"], plan["ready_timeout"], plan["image"]) == (9000, 60, "vllm:1")
     assert plan["ranks"][0]["launch"]["arguments"] == {"max-model-len": 1024}
+
+
+def test_a_time_that_is_over_before_it_begins_is_refused_before_a_start() -> None:
+    with pytest.raises(AnsibleActionFail, match="'ready_timeout' must be 1 or more, not -5"):
+        run(overrides={"ready_timeout": -5})
 
 
 @pytest.mark.parametrize("text", ['{"HF_TOKEN": "x"}', "HF_TOKEN=x"])
