@@ -280,8 +280,11 @@ def test_stop_removes_the_ranks_and_is_safe_to_repeat() -> None:
     assert not play.containers("spark1") and not play.containers("spark2")
     again = play.playbook("playbooks/stop.yml")
     assert again.code == 0 and set(again.changed.values()) == {0}, again.output
+    assert f"No node had a rank of '{play.DEPLOYMENT}'" in again.text
     status = play.playbook("playbooks/status.yml")
     assert "No deployment runs on these nodes." in status.text
+    misspelt = play.playbook("playbooks/status.yml", extra={"deployment": "tiny-qwen"})
+    assert "No node has a rank of 'tiny-qwen'" in misspelt.text
 
 
 def test_the_installed_collection_is_played_by_name() -> None:
