@@ -102,6 +102,10 @@ class ActionModule(ActionBase):
         _validation, args = self.validate_argument_spec(argument_spec=ARGUMENTS, required_if=[("state", "started", STARTED)])
         result.update(changed=False, actions=[], container={})
         started = args["state"] == "started"
+        # The specification takes an option that is null for one that is there.
+        missing = [option for option in STARTED if started and args[option] is None]
+        if missing:
+            raise AnsibleActionFail(f"state is started but all of the following are missing: {', '.join(missing)}")
         present = self._module(
             "sparkstack.inference.inference_info",
             deployment=args["deployment"],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import typing as t
@@ -46,9 +47,10 @@ def module(name: str, args: dict[str, t.Any], *options: str) -> dict[str, t.Any]
     done = subprocess.run(
         [*command, "-a", json.dumps(args), *options], env=environment, cwd=play.ROOT, capture_output=True, text=True, timeout=400, check=False
     )
-    start = done.stdout.find("{")
-    assert start >= 0, done.stdout + done.stderr
-    result, _end = json.JSONDecoder().raw_decode(done.stdout[start:])
+    # A diff and a failure's origin stand before it: spark1 | CHANGED => {
+    start = re.search(r"^spark1 \| [A-Z!]+ => ", done.stdout, re.MULTILINE)
+    assert start, done.stdout + done.stderr
+    result, _end = json.JSONDecoder().raw_decode(done.stdout[start.end() :])
     return t.cast("dict[str, t.Any]", result)
 
 

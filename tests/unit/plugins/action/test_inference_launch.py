@@ -85,6 +85,13 @@ def test_secrets_reach_the_container_and_nothing_else() -> None:
     assert KEY not in elsewhere and TOKEN not in elsewhere
 
 
+def test_an_option_that_is_null_is_missing() -> None:
+    node = Node()
+    with pytest.raises(AnsibleActionFail, match="state is started but all of the following are missing: model, rank"):
+        node.run(model=None, rank=None)
+    assert not node.calls
+
+
 def test_the_call_that_carries_secrets_is_not_written_to_the_nodes_journal() -> None:
     node = Node()
     node.run()
