@@ -152,6 +152,6 @@ def footprint() -> dict[str, str]:
     look = (
         "docker ps -a --no-trunc --format '{{.ID}} {{.Status}}' | sed 's/ seconds\\| minutes\\| hours//; s/[0-9]* *ago//; s/Up .*/Up/' | sort;"
         "docker images --no-trunc --quiet | sort;"
-        "find /var/cache /etc/sparkstack /etc/sysctl.d /etc/security /srv -printf '%p %s %T@ %m %u\\n' 2>/dev/null | sort"
+        "find /var/cache /var/lib/sparkstack /etc/sparkstack /etc/sysctl.d /etc/security /srv -printf '%p %s %T@ %m %u\\n' 2>/dev/null | sort"
     )
     return {name: node(name, look) for name in RANKS}

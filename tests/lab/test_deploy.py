@@ -31,7 +31,7 @@ def fresh_nodes() -> None:
     play.lab("up")
     play.install_engine()
     for name in play.RANKS:
-        play.node(name, "docker ps -aq | xargs -r docker rm -f; rm -rf /var/cache/sparkstack")
+        play.node(name, "docker ps -aq | xargs -r docker rm -f; rm -rf /var/cache/sparkstack /var/lib/sparkstack")
     play.node("spark2", "docker images -q | sort -u | xargs -r docker rmi -f")
 
 
