@@ -6,7 +6,7 @@
 
 """A recipe's arguments against the option parser of the image that is to run them.
 
-What is valid differs per engine I(version): C(--language-model-only) exists in SGLang since 0.5.16 and in vLLM since
+What is valid differs per engine I(version): C(--language-model-only) exists in SGLang since 0.5.18 and in vLLM since
 0.15. Only the image's own parser knows, so it is asked (see _engines/_parser.py), and its rules are followed here:
 argparse takes an unambiguous beginning of a long option for the option, vLLM takes C(_) for C(-).
 """
@@ -48,22 +48,10 @@ class Parser:
         # vLLM: --compilation-config.level 3 sets one key of a JSON option.
         if base != flag and base in self.options:
             return [base]
-        for beginning in self.engine.launch.negations:
-            # vLLM 0.33 makes --disable-x of --enable-x and --no-x of every boolean; its list shows one of them.
-            if not flag.startswith("--" + beginning):
-                continue
-            rest = flag[len("--" + beginning) :]
-            for other in [rest] + [word + rest for word in self.engine.launch.negations]:
-                known = self.options.get("--" + other)
-                if known and known["nargs"] == 0:
-                    return ["--" + other]
         if not self.engine.launch.abbreviations:
             return []
-        found = sorted(known for known in self.options if known.startswith(flag))
-        # Several spellings of one option are no ambiguity for argparse only when the option is the same.
-        if len({id(self.options[known]) for known in found}) == 1:
-            return found[:1]
-        return found
+        # Two spellings of one option are as ambiguous as two options: argparse counts what is registered.
+        return sorted(known for known in self.options if known.startswith(flag))
 
     def nearest(self, name: str) -> t.Optional[str]:
         """The valid long option that somebody who wrote this name most likely meant."""
@@ -73,6 +61,10 @@ class Parser:
             if len(found) == 1:
                 return "--" + meant if meant.startswith("no-") else found[0]
         known = [flag for flag in self.options if flag.startswith("--")]
+        # vLLM: -tp is short for --tensor-parallel-size, and --tp is nothing.
+        short = self.options.get("-" + name)
+        if short:
+            return str(next(flag for flag in short["flags"] if flag.startswith("--")))
         close = difflib.get_close_matches(self._spelling(name), known, n=1, cutoff=0.5)
         return close[0] if close else None
 
@@ -99,6 +91,9 @@ class Parser:
         if option["nargs"] == 0:
             if not isinstance(value, bool):
                 return f"{flag} of {title} takes no value, but the recipe gives {value!r}: write true."
+            negation = self.engine.launch.negation
+            if value is False and (negation is None or len(self.matches(negation + flag[2:])) != 1):
+                return f"{flag} of {title} can't be turned off: leave it out of the recipe's arguments instead of giving false."
             return None
         if isinstance(value, bool):
             optional = option["nargs"] in ("?", "*")

@@ -16,16 +16,19 @@ import argparse, json, sys
 
 
 def dump(parser, version):
-    options = []
-    for action in parser._actions:
-        if not action.option_strings or isinstance(action, argparse._HelpAction):
+    options = {}
+    # What is registered counts: vLLM 0.33 hides some spellings of an option from the option itself.
+    for flag, action in parser._option_string_actions.items():
+        if isinstance(action, argparse._HelpAction):
             continue
         kind = getattr(action.type, "__name__", None) if action.type is not None else None
-        options.append({
-            "flags": list(action.option_strings),
+        option = options.setdefault(id(action), {
+            "flags": [],
             "nargs": action.nargs,
             "type": kind,
             "choices": None if action.choices is None else [str(choice) for choice in action.choices],
         })
-    sys.stdout.write("\\n@@sparkstack-options " + json.dumps({"version": version, "options": options}) + "\\n")
+        option["flags"].append(flag)
+    described = {"version": version, "options": list(options.values())}
+    sys.stdout.write("\\n@@sparkstack-options " + json.dumps(described) + "\\n")
 """

@@ -55,8 +55,8 @@ class Launch:
     """The parser takes an unambiguous beginning of a long option for the option."""
     underscores: bool
     """The parser takes _ for - in a long option."""
-    negations: t.Tuple[str, ...]
-    """Beginnings by which the parser turns a boolean option around, such as no-."""
+    negation: t.Optional[str]
+    """What before its name turns an option off (no-), where the parser has such a form."""
     api_key_variable: str
     """The environment variable by which the API key reaches the container."""
 

@@ -24,7 +24,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._typ
 # How it is started.
 
 
-# SGLang takes its API key as an option only, and prints all options ("server_args=ServerArgs(.. api_key='..'", up to 0.5.23).
+# SGLang takes its API key as an option only, and prints all options ("server_args=ServerArgs(.. api_key='..'",
+# 0.5.23: "server_args={.. 'api_key': '..'").
 # This keeps the key out of the container's command line, and out of its log: there it reads as asterisks. A process that is
 # spawned doesn't know the class, and gets a plain text.
 _WITH_KEY = """
@@ -48,7 +49,7 @@ def _command(spec: RankSpec) -> t.List[str]:
     argv += ["--dist-init-addr", "{0}:{1}".format(spec.head_address, spec.rendezvous_port)]
     # A worker serves a dummy /health on the same port; it is not for the office network.
     argv += ["--host", spec.listen_address if spec.rank == 0 else "127.0.0.1", "--port", str(spec.port)]
-    return argv + render(spec.arguments, negation=None)
+    return argv + render(spec.arguments, negation=LAUNCH.negation)
 
 
 def _environment(spec: RankSpec) -> t.Dict[str, str]:
@@ -107,7 +108,7 @@ runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
 """,
     abbreviations=True,
     underscores=False,
-    negations=(),
+    negation=None,
     api_key_variable="SGLANG_API_KEY",
 )
 
@@ -126,6 +127,8 @@ LOG = Log(
     prefix=r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: [A-Z_]+\d+)*\] ",
     markers=(
         M("parse_args", "server_args=ServerArgs(", start=True),
+        # 0.5.23: "server_args={'model_path': '/m', ..".
+        M("parse_args", "server_args={'", start=True),
         M("init_dist", "Init torch distributed begin"),
         M("init_dist", "Init parallel begin"),
         M("init_dist", "sglang is using nccl==", r"nccl==(?P<nccl>[\d.]+)"),
@@ -179,10 +182,10 @@ LOG = Log(
     bars=("% Completed |", "Capturing "),
     fatal=("hit an exception",),
     claims={
-        "rank": r"\bnode_rank=(\d+)",
-        "ranks": r"\bnnodes=(\d+)",
-        "tensor_parallel": r"\btp_size=(\d+)",
-        "rendezvous": r"\bdist_init_addr='([^']+)'",
+        "rank": r"\bnode_rank(?:=|': )(\d+)",
+        "ranks": r"\bnnodes(?:=|': )(\d+)",
+        "tensor_parallel": r"\btp_size(?:=|': )(\d+)",
+        "rendezvous": r"\bdist_init_addr(?:=|': )'([^']+)'",
     },
     last_sign="engine_ready",
 )

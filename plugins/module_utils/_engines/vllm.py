@@ -35,7 +35,7 @@ def _command(spec: RankSpec) -> t.List[str]:
         argv += ["--host", spec.listen_address, "--port", str(spec.port)]
     else:
         argv += ["--headless"]
-    return argv + render(spec.arguments, negation="no-")
+    return argv + render(spec.arguments, negation=LAUNCH.negation)
 
 
 def _environment(spec: RankSpec) -> t.Dict[str, str]:
@@ -88,7 +88,7 @@ dump(serve.make_arg_parser(serve.FlexibleArgumentParser()), vllm.__version__)
 """,
     abbreviations=True,
     underscores=True,
-    negations=("no-", "disable-", "enable-"),
+    negation="no-",
     api_key_variable="VLLM_API_KEY",
 )
 

@@ -44,6 +44,7 @@ def sglang() -> Parser:
     parser.add_argument("--kv-cache-dtype", choices=["auto", "fp8_e4m3", "fp8_e5m2"], default="auto")
     parser.add_argument("--cuda-graph-bs-decode", type=int, nargs="+")
     parser.add_argument("--disable-radix-cache", action="store_true")
+    parser.add_argument("--trace-modules", "--trace-packages", type=str)
     return Parser(_engines.get("sglang"), described(parser, "0.5.15"))
 
 
@@ -79,6 +80,13 @@ def vllm() -> Parser:
             "--language-model-only is not an option of SGLang 0.5.15: the nearest that it has is --language-only.",
         ),
         (vllm(), "zzzz", 1, "--zzzz is not an option of vLLM 0.32.0: it has none like it."),
+        # Two spellings of one option are ambiguous as well.
+        (
+            sglang(),
+            "trace",
+            True,
+            "--trace is ambiguous in SGLang 0.5.15: write one of --trace-modules, --trace-packages.",
+        ),
         # argparse's prefix rule: --context is the only beginning of its kind; --cuda-graph-max-bs was an option once and
         # is an ambiguous beginning since the option was split.
         (sglang(), "context", 4096, None),
@@ -106,7 +114,27 @@ def vllm() -> Parser:
         ),
         (vllm(), "compilation-config.level", 3, None),
         (vllm(), "no-enforce-eager", True, None),
-        (vllm(), "disable-flashinfer-autotune", True, None),
+        (
+            vllm(),
+            "disable-flashinfer-autotune",
+            True,
+            "--disable-flashinfer-autotune is not an option of vLLM 0.32.0: the nearest that it has is --enable-flashinfer-autotune.",
+        ),
+        (vllm(), "tp", 2, "--tp is not an option of vLLM 0.32.0: the nearest that it has is --tensor-parallel-size."),
+        # What can be turned off has a form for it, registered with the parser.
+        (vllm(), "enforce-eager", False, None),
+        (
+            vllm(),
+            "enable-flashinfer-autotune",
+            False,
+            "--enable-flashinfer-autotune of vLLM 0.32.0 can't be turned off: leave it out of the recipe's arguments instead of giving false.",
+        ),
+        (
+            sglang(),
+            "disable-radix-cache",
+            False,
+            "--disable-radix-cache of SGLang 0.5.15 can't be turned off: leave it out of the recipe's arguments instead of giving false.",
+        ),
         # Values.
         (vllm(), "max-num-seqs", "many", "--max-num-seqs of vLLM 0.32.0 takes a whole number, but the recipe gives 'many'."),
         (vllm(), "max-num-seqs", True, "--max-num-seqs of vLLM 0.32.0 needs a value, but the recipe gives true."),
