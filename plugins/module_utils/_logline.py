@@ -33,9 +33,13 @@ _MESSAGE_KEYS = ("message", "msg", "log", "event", "text")
 _TRACE_KEYS = ("exc_info", "exc_text", "exception", "traceback", "stack_info", "stack")
 _TIME_KEYS = ("timestamp", "time", "asctime", "ts", "@timestamp")
 
+# "api_key='..'", "'api_key': '..'", "'api_key': ['..', '..']", in the quotes that Python chose.
+_NAMED = r"(?i)\b([\w-]{0,40}(?:api_key|password)['\"]?\s*[:=]\s*"
 _SECRETS = (
     (re.compile(r"(?i)(--?[\w-]{0,40}api[-_]key(?:=|\s+))(?!None\b)[^\s,'\"]+"), r"\1***"),
-    (re.compile(r"(?i)\b([\w-]{0,40}api_key['\"]?\s*[:=]\s*\[?['\"])[^'\"]+"), r"\1***"),
+    (re.compile(_NAMED + r"\[)[^\]]+"), r"\1***"),
+    (re.compile(_NAMED + r"')(?:\\.|[^'\\])+"), r"\1***"),
+    (re.compile(_NAMED + r'")(?:\\.|[^"\\])+'), r"\1***"),
     (re.compile(r"(?i)\b([A-Z_]{0,40}(?:TOKEN|API_KEY|PASSWORD|SECRET)=)(?!None\b)[^\s,'\"]+"), r"\1***"),
     (re.compile(r"(?i)\b(Bearer\s+)[\w.~+/=-]{6,}"), r"\1***"),
     (re.compile(r"\b(hf_|nvapi-|sk-)[A-Za-z0-9_-]{12,}"), r"\1***"),

@@ -27,10 +27,17 @@ SGLANG_OLD = """\
 [2025-03-01 10:01:39] INFO:     Uvicorn running on http://0.0.0.0:30000 (Press CTRL+C to quit)
 [2025-03-01 10:01:45] The server is fired up and ready to roll!
 """
-SGLANG_NEW = SGLANG_OLD.replace("Init torch distributed begin.", "Init parallel begin.").replace(
-    "[2025-03-01 10:00:20 TP0] Load weight begin",
-    "[2025-03-01 10:00:18 TP0] Init parallel ends. elapsed=3.75 s\n[2025-03-01 10:00:19 TP0] Memory baseline taken. mem usage=1.96 GB\n"
-    "[2025-03-01 10:00:20 TP0] Load weight begin",
+SGLANG_NEW = (
+    SGLANG_OLD.replace(
+        "ServerArgs(model_path='/m', tp_size=2, nnodes=2, node_rank=0, dist_init_addr='10.0.0.1:5000')",
+        "{'model_path': '/m', 'tp_size': 2, 'dist_init_addr': '10.0.0.1:5000', 'nnodes': 2, 'node_rank': 0}",
+    )
+    .replace("Init torch distributed begin.", "Init parallel begin.")
+    .replace(
+        "[2025-03-01 10:00:20 TP0] Load weight begin",
+        "[2025-03-01 10:00:18 TP0] Init parallel ends. elapsed=3.75 s\n[2025-03-01 10:00:19 TP0] Memory baseline taken. mem usage=1.96 GB\n"
+        "[2025-03-01 10:00:20 TP0] Load weight begin",
+    )
 )
 VLLM = """\
 (APIServer pid=1) INFO 11-29 10:00:00 [utils.py:1] non-default args: {'model': '/m'}
@@ -98,7 +105,7 @@ def test_values_and_times() -> None:
     by = {phase["phase"]: phase for phase in read(SGLANG_NEW)["phases"]}
     assert by["init_dist"]["values"] == {"nccl": "2.21.5", "init_seconds": 3.75}
     assert by["graph_capture"]["values"]["capture_seconds"] == 11.4
-    assert read(SGLANG_OLD)["claims"] == {"rank": "0", "ranks": "2", "tensor_parallel": "2", "rendezvous": "10.0.0.1:5000"}
+    assert read(SGLANG_NEW)["claims"] == read(SGLANG_OLD)["claims"] == {"rank": "0", "ranks": "2", "tensor_parallel": "2", "rendezvous": "10.0.0.1:5000"}
 
 
 def test_a_second_run_in_the_same_log() -> None:
@@ -199,7 +206,9 @@ def test_memory_is_bounded() -> None:
         "vllm serve /m --api-key {}",
         "vllm serve /m --api-key={} --port 8000",
         "server_args=ServerArgs(model_path='/m', api_key='{}', admin_api_key='{}')",
-        "non-default args: {{'api_key': ['{}'], 'port': 8000}}",
+        "server_args={{'model_path': '/m', 'api_key': '{}', 'admin_api_key': None, 'ssl_keyfile_password': '{}'}}",
+        "server_args={{'api_key': \"it's {}\", 'port': 8000}}",
+        "non-default args: {{'api_key': ['{}', '{}'], 'port': 8000}}",
         "Authorization: Bearer {}",
         "HF_TOKEN={}",
         "token hf_{} was refused",
