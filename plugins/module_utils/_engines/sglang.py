@@ -159,6 +159,9 @@ LOG = Log(
         S("noise", "Capture cuda graph failed", "wrapper", pattern=r"failed:\s*$"),
         # Follows whenever the scheduler ended, for whatever reason.
         S("noise", "'NoneType' object has no attribute 'server_args'", "noise"),
+        # As a container's first process it can't kill itself: even a clean stop ends in these two.
+        S("noise", "SystemExit: 0", "noise"),
+        S("noise", "asyncio.exceptions.CancelledError", "noise"),
         S("noise", "SIGTERM received", "stop", line="SIGTERM"),
         S("oom", "Loaded weights leave no GPU memory for the KV cache", remedy=_KV_ROOM),
         S("oom", "Not enough memory. Please try to increase --mem-fraction-static", remedy=_KV_ROOM),

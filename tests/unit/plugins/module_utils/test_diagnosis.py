@@ -119,6 +119,26 @@ CASES: dict[str, tuple[list[dict[str, t.Any]], str, str | None, str | None]] = {
         None,
         None,
     ),
+    "a stop on request of a container's first process": (
+        [
+            rank(
+                0,
+                upto(5) + HEAD_UP + "[2026-11-29 22:{m}:58] SIGTERM received. signum=None frame=None. Draining requests and shutting down...\n"
+                "[2026-11-29 22:{m}:59] ERROR:    Traceback (most recent call last):\n"
+                '  File "/site/sglang/srt/managers/tokenizer_manager.py", line 3131, in sigterm_watchdog\n'
+                "    kill_process_tree(os.getpid(), include_parent=True)\n"
+                '  File "/site/sglang/srt/utils/common.py", line 2095, in kill_process_tree\n    sys.exit(0)\nSystemExit: 0\n\n'
+                "During handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n"
+                '  File "/site/starlette/routing.py", line 668, in lifespan\n    await receive()\nasyncio.exceptions.CancelledError\n\n',
+                running=False,
+                exit_code=0,
+            ),
+            rank(1, upto(5) + WORKER_UP + "[2026-11-29 22:{m}:59] Scheduler or DataParallelController 6843 terminated with 0\n", running=False, exit_code=0),
+        ],
+        "failed",
+        None,
+        None,
+    ),
     "the culprit says nothing, its loopback is in the victim's error": (
         [rank(0, upto(1) + raised(LOOPBACK), **DEAD), rank(1, upto(1))],
         "failed",
