@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import socket
 import typing as t
 
 _LISTEN = "0A"
@@ -62,6 +64,22 @@ def listeners(ports: t.Sequence[int], proc: str = "/proc") -> t.List[t.Dict[str,
                     entry["process"] = _read(os.path.join(proc, pid, "comm")).strip()
                     entry["container"] = container.group(1) if container else None
     return [found[port] for port in sorted(found)]
+
+
+def is_own(address: str) -> bool:
+    """Whether a program on this node can listen on an address: it is one of the node's own, or stands for all of them.
+
+    A socket is bound to a port that the kernel chooses, and closed again; nothing is listened on.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+    except socket.gaierror:
+        return False
+    except OSError as error:
+        return error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+    return True
 
 
 def _read(path: str) -> str:

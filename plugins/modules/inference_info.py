@@ -40,6 +40,10 @@ options:
     type: list
     elements: int
     default: []
+  listen_address:
+    description:
+      - An address of which is told whether a program on the node can listen on it.
+    type: str
   docker_socket:
     description:
       - Path of the Docker daemon's socket.
@@ -181,6 +185,10 @@ listeners:
     container:
       description: The name of the container it runs in, if any.
       type: str
+listen_possible:
+  description: Whether O(listen_address) is one of the node's own, or V(none) when it was not asked.
+  returned: always
+  type: bool
 architecture:
   description: The node's architecture in Docker's words.
   returned: always
@@ -204,7 +212,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.sparkstack.inference.plugins.module_utils import _ranks
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity
-from ansible_collections.sparkstack.inference.plugins.module_utils._listeners import listeners
+from ansible_collections.sparkstack.inference.plugins.module_utils._listeners import is_own, listeners
 
 # What uname says, in Docker's words.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -250,6 +258,7 @@ def main() -> None:
             "container": {"type": "str"},
             "image": {"type": "str"},
             "ports": {"type": "list", "elements": "int", "default": []},
+            "listen_address": {"type": "str"},
             "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
         },
         supports_check_mode=True,
@@ -258,6 +267,7 @@ def main() -> None:
     machine = platform.machine()
     result: t.Dict[str, t.Any] = {
         "listeners": listeners(module.params["ports"]),
+        "listen_possible": is_own(module.params["listen_address"]) if module.params["listen_address"] else None,
         "architecture": ARCHITECTURES.get(machine, machine),
         "infiniband": os.path.isdir("/dev/infiniband"),
     }

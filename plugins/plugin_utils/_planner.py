@@ -157,6 +157,11 @@ def _check_nodes(plan: Plan, settings: Settings) -> None:
                 f"{node.name}: the image {recipe.image} is for {image['architecture']}, the node is {node.info['architecture']}: "
                 "build or pull it for the node's architecture."
             )
+    if plan.nodes[0].info.get("listen_possible") is False:
+        plan.problems.append(
+            f"{plan.nodes[0].name} has no address {settings.listen_address} to serve the API on: set tp_launch_listen_address to one of its "
+            "own, or to 0.0.0.0 for all of them."
+        )
     counts = [len(node.memory.get("gpus") or []) for node in plan.nodes]
     problem = topology_problem(recipe, len(plan.nodes), min(counts) or None)
     if problem:

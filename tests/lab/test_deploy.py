@@ -197,6 +197,11 @@ def test_an_empty_recipe_is_refused(tmp_path: pathlib.Path, untouched: None) -> 
     refused(play.playbook(DEPLOY, extra={"tp_launch_recipe": str(path)}), "The recipe empty.yml is empty: it needs at least")
 
 
+def test_an_address_that_the_head_does_not_have_is_refused(untouched: None) -> None:
+    run = play.playbook(DEPLOY, extra={"tp_launch_listen_address": "192.0.2.7"})
+    refused(run, "spark1 has no address 192.0.2.7 to serve the API on: set tp_launch_listen_address to one of its own")
+
+
 def test_a_model_that_one_node_lacks_is_refused(untouched: None) -> None:
     model = yaml.safe_load(RECIPE.read_text())["model"]["path"]
     play.node("spark2", f"mv {model} {model}.away")

@@ -262,6 +262,13 @@ def test_a_cache_folder_that_docker_can_not_mount_is_refused(folder: str) -> Non
     assert plan.problems == [f"tp_launch_cache_dir is '{folder}', which Docker can't mount: give an absolute path without ':'."]
 
 
+def test_an_address_that_the_head_does_not_have_is_refused() -> None:
+    plan = make([node(1, info__listen_possible=False), node(2)], dataclasses.replace(SETTINGS, listen_address="1.2.3.4"))
+    assert plan.problems == [
+        "spark1 has no address 1.2.3.4 to serve the API on: set tp_launch_listen_address to one of its own, or to 0.0.0.0 for all of them."
+    ]
+
+
 def test_a_rank_that_runs_may_hold_the_memory() -> None:
     nodes = deployed()
     nodes[1].memory["available_bytes"] = 1 * GIB
