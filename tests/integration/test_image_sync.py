@@ -75,6 +75,8 @@ def nodes() -> t.Iterator[None]:
     lab("up", "--nodes", "2")
     subprocess.run(["make", "-s", "-C", str(ROOT), "collection"], check=True, timeout=300)
     for node in ADDRESS:
+        # What an earlier test has left serving listens on the fabric too, and takes time from this one.
+        ssh(node, "docker ps -aq | xargs -r docker rm -f >/dev/null")
         remove(node)
     ssh(
         "spark1",
