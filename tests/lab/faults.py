@@ -73,7 +73,11 @@ def main() -> int:
         sys.stderr.write(first.output)
         return 1
     begin = time.monotonic()
-    results = [row(fault) for fault in FAULTS]
+    results = []
+    for fault in FAULTS:
+        results.append(row(fault))
+        print("  ".join(results[-1][2]), flush=True)
+    print()
     header = ["fault", "actions", "to serving", "changed", "result"]
     cells = [header, *(line for _right, _seconds, line in results)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
