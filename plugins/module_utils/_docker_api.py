@@ -7,7 +7,8 @@
 """The few calls of the Docker Engine API that stream or that must be cheap.
 
 Everything that community.docker offers is done with its modules. What it has no module for is done here: reading a
-log from a point in time on, and moving an image from daemon to daemon without a file in between.
+log from a point in time on, moving an image from daemon to daemon without a file in between, and running a command in a
+container within a time, with both of its streams.
 Source: the Docker Engine API reference, version 1.41 and later.
 """
 
@@ -17,10 +18,13 @@ import contextlib
 import http.client
 import json
 import socket
+import time
 import typing as t
 from urllib.parse import quote, urlencode
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
+# More than any command says that is run here; a stream without an end must not fill the node's memory.
+_MOST_OUTPUT = 4 << 20
 
 
 class DockerError(Exception):
@@ -33,6 +37,23 @@ class DockerError(Exception):
 
 class DockerUnreachable(DockerError):
     """Nothing answers behind the socket."""
+
+
+class DockerTimeout(DockerError):
+    """A command in a container was not done in time; C(pid) is its process on the node while it still runs, else None."""
+
+    def __init__(self, message: str, pid: t.Optional[int]) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
+class Executed(t.NamedTuple):
+    """How a command in a container went."""
+
+    code: t.Optional[int]
+    """Its exit code; 126 and 127 also stand for a command that could not be started. None where Docker doesn't know it."""
+    stdout: str
+    stderr: str
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -124,6 +145,41 @@ class DockerAPI:
     def image(self, name: str) -> t.Optional[t.Dict[str, t.Any]]:
         """The inspection of an image, or None."""
         return t.cast("t.Optional[t.Dict[str, t.Any]]", self.find("/images/{}/json".format(quote(name, safe="/:@"))))
+
+    def execute(self, container: str, command: t.Sequence[str], timeout: float, user: str = "", privileged: bool = False) -> Executed:
+        """Run a command in a running container, without a terminal or an input.
+
+        :param timeout: seconds in all. The command is not ended after them: the daemon has no call for it.
+        :param user: a name or number in the container; empty for the user that its own command has.
+        :param privileged: with all capabilities, whatever the container itself has.
+        :raises DockerTimeout: when it isn't done by then; :raises DockerError: when Docker refuses: the container doesn't run
+            (409), or, by the daemon's version, when there is no such command.
+        Source: Docker Engine API, ExecCreate, ExecStart and ExecInspect.
+        """
+        deadline = time.monotonic() + timeout
+        api = DockerAPI(self.socket_path, timeout)
+        body = {"AttachStdout": True, "AttachStderr": True, "Cmd": list(command), "User": user, "Privileged": privileged}
+        with api.request("POST", "/containers/{}/exec".format(quote(container, safe="")), body=body) as response:
+            path = "/exec/{}".format(quote(json.loads(response.read().decode("utf-8"))["Id"], safe=""))
+        output: t.Dict[int, t.List[bytes]] = {1: [], 2: []}
+        size = 0
+        try:
+            with api.request("POST", path + "/start", body={"Detach": False, "Tty": False}) as response:
+                for stream, payload in demultiplex(response.read):
+                    size += len(payload)
+                    if size <= _MOST_OUTPUT:
+                        output.setdefault(stream, []).append(payload)
+                    if time.monotonic() > deadline:
+                        raise socket.timeout()
+        except (OSError, http.client.HTTPException, DockerUnreachable) as error:
+            if time.monotonic() < deadline:
+                raise error if isinstance(error, DockerError) else DockerUnreachable(f"Docker cut off the output of {command[0]}: {error}.") from error
+            found = self.find(path + "/json") or {}
+            pid = found.get("Pid") if found.get("Running") else None
+            raise DockerTimeout(f"{command[0]} in the container was not done within {timeout:.0f} seconds.", pid) from error
+        found = self.find(path + "/json") or {}
+        stdout, stderr = (b"".join(output[stream]).decode("utf-8", "replace") for stream in (1, 2))
+        return Executed(found.get("ExitCode"), stdout, stderr)
 
 
 def demultiplex(read: t.Callable[[int], bytes]) -> t.Iterator[t.Tuple[int, bytes]]:

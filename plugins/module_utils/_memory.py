@@ -68,6 +68,7 @@ class Gpu:
     integrated: bool
     coherent: bool
     mig: bool
+    power_limit_watts: t.Optional[float] = None
 
     def fact(self) -> t.Dict[str, t.Any]:
         """The keys that RV(ansible_facts.gpu_memory.gpus) has."""
@@ -130,6 +131,7 @@ def parse_gpus(stdout: str, fields: t.Sequence[str] = GPU_FIELDS) -> t.Tuple[t.L
                 integrated=bool(_INTEGRATED.search(name) or _UNSUPPORTED.match(total)),
                 coherent=bool(_COHERENT.search(name)),
                 mig=row.get("mig.mode.current", "").lower() == "enabled",
+                power_limit_watts=_number(row.get("power.limit")),
             )
         )
     return gpus, rest

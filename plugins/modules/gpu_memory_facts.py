@@ -150,6 +150,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.sparkstack.inference.plugins.module_utils import _smi
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._memory import (
     GPU_FIELDS,
@@ -158,9 +159,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._memory impor
     GpuProcess,
     container_fact,
     container_ids,
-    invalid_field,
     memory_picture,
-    no_gpu,
     parse_gpus,
     parse_meminfo,
     parse_processes,
@@ -176,8 +175,6 @@ class GpuMemory:
         self.proc = proc
         self.timeout: int = module.params["timeout"]
         self.docker: t.Optional[DockerAPI] = DockerAPI(module.params["docker_socket"], timeout=10)
-        self.smi: t.Optional[str] = module.get_bin_path("nvidia-smi")
-        self.guard: t.Optional[str] = module.get_bin_path("timeout")
         self.containers: t.Dict[str, t.Dict[str, t.Any]] = {}
 
     def facts(self) -> t.Dict[str, t.Any]:
@@ -215,28 +212,10 @@ class GpuMemory:
 
     def query(self, option: str, fields: t.Sequence[str]) -> t.Tuple[t.List[str], str]:
         """Ask nvidia-smi for fields, leaving out those that its version does not know; an error is a warning."""
-        wanted = list(fields)
-        while self.smi and wanted:
-            command = [self.smi, option + "=" + ",".join(wanted), "--format=csv,noheader,nounits"]
-            if self.guard:
-                command = [self.guard, "--kill-after=2", str(self.timeout)] + command
-            try:
-                rc, stdout, stderr = self.module.run_command(command, errors="surrogate_then_replace", handle_exceptions=False)
-            except OSError as error:
-                rc, stdout, stderr = 126, "", str(error)
-            unknown = invalid_field(stdout)
-            if unknown and unknown in wanted:
-                wanted.remove(unknown)
-                continue
-            if rc == 0 or no_gpu(stdout):
-                return wanted, stdout
-            if rc == 124 and self.guard:
-                said = f"It did not answer within {self.timeout} seconds."
-            else:
-                said = next((line for line in (stdout + "\n" + stderr).splitlines() if line.strip()), "It said nothing.")
-            self.module.warn(f"{self.smi} {option} failed with exit code {rc}: {said.strip()}")
-            break
-        return wanted, ""
+        wanted, stdout, problem = _smi.query(self.module, option, fields, self.timeout)
+        if problem:
+            self.module.warn(problem)
+        return wanted, stdout
 
     def process(self, process: GpuProcess) -> t.Dict[str, t.Any]:
         """A process with its user and its container; both None when it has ended meanwhile."""
