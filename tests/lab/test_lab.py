@@ -222,6 +222,58 @@ def test_loss_and_rate() -> None:
     assert free < limited > seconds()
 
 
+def test_clock_is_wrong_for_commands_and_new_containers_but_not_for_docker() -> None:
+    image = "lab/date:test"
+    look = f"date +%s; sudo date +%s; docker run --rm {image} date +%s"
+    try:
+        lab("clock", "spark2", "300")
+        files = "$(ldd /bin/date /lab/libfaketimeMT.so.1 | grep -o '/[^ :]*' | grep -v ^/lab | sort -u)"
+        ssh("spark2", f"tar -ch {files} 2>/dev/null | docker import - {image}")
+        off = [int(word) - time.time() for word in ssh("spark2", look).split()]
+        created = f"date --utc --date $(docker run --detach --name clock {image} date | xargs docker inspect --format '{{{{.Created}}}}') +%s"
+        asked = int(ssh("spark2", created)) - time.time()
+    finally:
+        lab("clock", "spark2", "0")
+        ssh("spark2", "docker rm -f clock")
+    assert [round(value / 300) for value in off] == [1, 1, 1]
+    assert abs(asked) < 30
+    assert all(abs(int(word) - time.time()) < 30 for word in ssh("spark2", look).split())
+    ssh("spark2", f"docker rmi -f {image}")
+
+
+def test_disk_is_slow_for_running_and_new_containers() -> None:
+    image, size = "lab/dd:test", 3_000_000
+    ssh("spark2", f"tar -ch $(ldd /bin/dd /bin/sleep | grep -o '/[^ ]*' | sort -u) /bin/dd /bin/sleep 2>/dev/null | docker import - {image}")
+    fresh = "sudo dd if=/srv/slow iflag=nocache count=0 status=none"
+    read = "dd if=/srv/slow of=/dev/null bs=64k"
+
+    def seconds(command: str) -> float:
+        return figure(r"copied, ([\d.]+) s", ssh("spark2", f"{fresh}; {command} 2>&1"))
+
+    ssh("spark2", f"sudo sh -c 'head -c {size} /dev/urandom > /srv/slow; sync'; docker run -d --name slow -v /srv:/srv {image} sleep 120")
+    try:
+        free = seconds(f"docker exec slow {read}")
+        lab("disk", "spark2", "1M")
+        running, new = seconds(f"docker exec slow {read}"), seconds(f"docker run --rm -v /srv:/srv {image} {read}")
+        lab("disk", "spark2", "off")
+        assert free < 1 < 2 < min(running, new)
+        assert seconds(f"docker exec slow {read}") < 1
+    finally:
+        lab("disk", "spark2", "off")
+        ssh("spark2", f"docker rm -f slow; docker rmi -f {image}; sudo rm /srv/slow")
+
+
+def test_isolated_node_hangs_for_ssh_and_works_for_its_peer() -> None:
+    lab("isolate", "spark2")
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            lab("shell", "spark2", "true", timeout=2)
+        assert pings("spark1", "192.168.200.12", 5)
+    finally:
+        lab("rejoin", "spark2")
+    assert ssh("spark2", "hostname") == "spark2\n"
+
+
 def test_memory_limit_kills_and_only_there() -> None:
     kills = nodes()["spark2"]["oom_kills"]
     size = nodes()["spark2"]["memory_limit"]

@@ -26,6 +26,7 @@ PROGRAMS = {
     "rsync": "rsync",
     "nsenter": "util-linux",
     "sysctl": "procps",
+    "faketime": "faketime",
 }
 BASE_BYTES = 4 << 30
 RUN_BYTES = 1 << 30

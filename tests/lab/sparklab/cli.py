@@ -12,7 +12,7 @@ import sys
 import typing as t
 from pathlib import Path
 
-from . import checks, keeper, network, transfer
+from . import checks, hinder, keeper, network, transfer
 from .cgroups import detect
 from .fleet import Lab, describe, say
 from .inventory import ssh_argv
@@ -68,6 +68,10 @@ def parser() -> argparse.ArgumentParser:
     word("heal", "end a cut", node)
     word("loss", "lose this share of the frames to the node on the fabric (0: none)", node, ("percent", {"type": int}))
     word("rate", "limit the node's fabric cable, such as 200mbit (off: no limit)", node, ("rate", {}))
+    word("isolate", "pull the node's management cable: ssh hangs (until 'rejoin', or a boot)", node)
+    word("rejoin", "end that", node)
+    word("disk", "limit what each container reads from disk, in bytes a second, such as 2M (off: no limit)", node, ("speed", {}))
+    word("clock", "put the node's clock wrong by this many seconds (0: right); dockerd's stays right", node, ("seconds", {"type": int}))
     word("memory", "change the node's memory limit, such as 1500M", node, ("size", {}))
     word("shell", "ssh into the node", node, ("command", {"nargs": argparse.REMAINDER, "metavar": "CMD"}))
     word("set", "give stand-ins (nvidia-smi, meminfo, RDMA, ...) other values", node, ("pairs", {"nargs": "+", "metavar": "KEY=VALUE"}))
@@ -114,6 +118,14 @@ def change_node(lab: Lab, options: argparse.Namespace, word: str, name: str) -> 
         lab.cable(name, loss=options.percent)
     elif word == "rate":
         lab.cable(name, rate=network.check_rate(options.rate))
+    elif word in ("isolate", "rejoin"):
+        if name not in network.plugged():
+            raise LabError(f"{name} is off; switch it on with 'lab start {name}'.")
+        network.set_management(name, word == "rejoin")
+    elif word == "disk":
+        lab.hinder(name, disk=options.speed if hinder.bytes_per_second(options.speed) else "")
+    elif word == "clock":
+        lab.hinder(name, clock=options.seconds)
     elif word == "memory":
         size = parse_size(options.size)
         if node.power() != "off":

@@ -11,7 +11,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from . import base, checks, network, standins
+from . import base, checks, hinder, network, standins
 from .cgroups import Cgroups
 from .inventory import write_access
 from .node import Node, set_carriers
@@ -88,6 +88,7 @@ class Lab:
                 say(f"{node.name} was frozen and is thawed.")
             node.start()
         for node in nodes:
+            network.set_management(node.name, True)
             node.wait()
             faults = describe(node.settings)
             say(f"{node.name} is up at {management_address(node.name)}{', ' + faults if faults else ''}")
@@ -204,6 +205,16 @@ class Lab:
             set_carriers(self.nodes())
             network.shape(name, node.settings)
 
+    def hinder(self, name: str, **changes: t.Any) -> None:
+        """Change a node's clock or disk, now and for its next boots."""
+        if "disk" in changes:
+            hinder.disk_of(self.state.folder)  # where that can't be, it is told before it is kept
+        node = self.change(name, **changes)
+        if node.power() == "on":
+            hinder.lay(node.root, node.lab, node.settings)
+            if "disk" in changes:
+                self.cgroups.set_read_speed(name, hinder.disk_of(node.lab), hinder.bytes_per_second(node.settings.disk))
+
     def set_values(self, name: str, pairs: list[str]) -> None:
         """Change stand-in values, now and for the node's next boots."""
         node = self.node(name)
@@ -221,4 +232,5 @@ def describe(settings: Settings) -> str:
     """The faults that are set, in words."""
     faults = ["fabric cut"] * settings.cut
     faults += [f"{settings.loss} % loss"] * bool(settings.loss) + [f"rate {settings.rate}"] * bool(settings.rate)
+    faults += [f"clock {settings.clock:+d} s"] * bool(settings.clock) + [f"disk {settings.disk}/s"] * bool(settings.disk)
     return ", ".join(faults)

@@ -121,6 +121,11 @@ def set_ports(states: dict[str, bool]) -> None:
         run("ip", "-n", PANEL, "link", "set", f"f{number(name)}", "up" if up else "down")
 
 
+def set_management(name: str, up: bool) -> None:
+    """Plug the node's management cable in, or pull it; a boot plugs it in again."""
+    run("ip", "-n", PANEL, "link", "set", f"m{number(name)}", "up" if up else "down")
+
+
 def shape(name: str, settings: Settings) -> None:
     """Make loss (frames that never reach the node) and rate (both directions) what the settings say."""
     port = f"f{number(name)}"

@@ -18,7 +18,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from . import network, standins
+from . import hinder, network, standins
 from .cgroups import Cgroups, leader, run_inside
 from .inventory import USER, host_key, ssh_argv
 from .state import HERE, Settings, State, management_address
@@ -224,6 +224,7 @@ class Node:
     def lay_standins(self, carrier: bool, boot: bool = False) -> None:
         """Write the node's /lab; what it has bound from there changes at once."""
         standins.lay(self.lab, self.name, self.settings, carrier, boot)
+        hinder.lay(self.root, self.lab, self.settings)
 
 
 class _UnixConnection(http.client.HTTPConnection):

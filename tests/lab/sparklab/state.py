@@ -29,6 +29,8 @@ class Settings:
     cut: bool = False
     loss: int = 0
     rate: str = ""
+    clock: int = 0
+    disk: str = ""
     base: str = ""
 
 

@@ -78,14 +78,19 @@ def mounts_below(folder: Path) -> list[str]:
     return points[::-1]
 
 
-def parse_size(text: str) -> int:
+def parse_amount(text: str) -> int:
     """Bytes of '6G', '1500M', '512K' or a plain number (powers of 1024)."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
     number, factor = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
     try:
-        size = int(float(number) * factor)
+        return int(float(number) * factor)
     except ValueError:
         raise LabError(f"'{text}' is no size; write it like 6G or 1500M.") from None
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a node's memory, as :func:`parse_amount` reads them."""
+    size = parse_amount(text)
     if size < 64 << 20:
         raise LabError(f"{text} is too little for a node; give it 64M or more.")
     return size

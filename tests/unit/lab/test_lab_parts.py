@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import configparser
+import os
 from pathlib import Path
 
 import pytest
-from sparklab import base, checks, inventory, network, standins, state
+from sparklab import base, checks, hinder, inventory, network, standins, state
 from sparklab.system import LabError, mounts_below, parse_size, rewrite, write
 
 
@@ -126,6 +127,35 @@ def test_meminfo_lines_are_replaced_or_added() -> None:
     assert text == ("MemTotal:       127600748 kB\nMemFree:         2097152 kB\nHugePages_Total:       0\nCmaTotal:          65536 kB\n")
     with pytest.raises(LabError, match="'lots' is no amount of memory"):
         standins.meminfo_text(real, {"MemFree": "lots"})
+
+
+def test_clock_and_disk_as_the_runtime_reads_them() -> None:
+    assert hinder.container_changes(state.Settings(), "") == {}
+    assert hinder.container_changes(state.Settings(clock=-300, disk="2M"), "254:0") == {
+        "environment": {"LD_PRELOAD": "/lab/libfaketimeMT.so.1", "FAKETIME": "-300", "FAKETIME_DONT_FAKE_MONOTONIC": "1"},
+        "mounts": ["/lab/libfaketimeMT.so.1"],
+        "read_bps": [254, 0, 2 << 20],
+    }
+    assert hinder.bytes_per_second("off") == 0
+    with pytest.raises(LabError, match="'fast' is no size"):
+        hinder.bytes_per_second("fast")
+
+
+@pytest.mark.parametrize(("entry", "expected"), [("vda", "254:0"), ("vda/vda1", "254:0")])
+def test_a_partition_is_slowed_as_its_disk(tmp_path: Path, entry: str, expected: str) -> None:
+    device = tmp_path.stat().st_dev
+    write(tmp_path / "devices/vda/dev", "254:0\n")
+    write(tmp_path / "devices" / entry / "x", "")
+    if entry != "vda":
+        write(tmp_path / "devices" / entry / "partition", "1\n")
+    (tmp_path / "dev/block").mkdir(parents=True)
+    (tmp_path / "dev/block" / f"{os.major(device)}:{os.minor(device)}").symlink_to(tmp_path / "devices" / entry)
+    assert hinder.disk_of(tmp_path, tmp_path) == expected
+
+
+def test_a_folder_on_no_disk_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="lies on no disk of its own"):
+        hinder.disk_of(tmp_path, tmp_path / "nowhere")
 
 
 def test_what_a_node_wrote_is_kept_until_it_boots(tmp_path: Path) -> None:
