@@ -21,6 +21,7 @@ from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._watch import Options, Unreachable, Watch
 
 PROBE = "sparkstack.inference.init_phase_probe"
+CLOSEUP = "sparkstack.inference.init_phase_closeup"
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "container": {"type": "str"},
     "logs": {
@@ -42,12 +43,13 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "timeout": {"type": "float", "default": 1800},
     "stall_timeouts": {"type": "dict", "default": {}},
     "health_url": {"type": "str"},
+    "closer_look": {"type": "str", "choices": ["when_needed", "always", "never"], "default": "when_needed"},
     "rank": {"type": "int"},
     "members": {"type": "list", "elements": "str"},
     "join_timeout": {"type": "float", "default": 30},
     "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
 }
-KEYS = ("verdict", "phase", "cause", "culprit", "summary", "remedy", "evidence", "nodes")
+KEYS = ("verdict", "phase", "cause", "culprit", "summary", "remedy", "evidence", "notes", "nodes")
 _PIECE = 1 << 22
 
 
@@ -118,7 +120,7 @@ class ActionModule(ActionBase):
         timeout = self.args["timeout"]
         if self._task.check_mode:
             try:
-                found = self._probe({})
+                found = self._probe({}, [])
             except Unreachable as error:
                 return _refuse(str(error))
             if not found["exists"]:
@@ -126,9 +128,9 @@ class ActionModule(ActionBase):
                 return {"changed": False, "skipped": True, "skip_reason": why, "msg": why, **dict.fromkeys(KEYS)}
             timeout = 0
         rank = self.args["rank"] if self.args["rank"] is not None else members.index(host)
-        options = Options(rank, self.args["until"], timeout, self.args["join_timeout"], limits)
+        options = Options(rank, self.args["until"], timeout, self.args["join_timeout"], limits, self.args["closer_look"])
         board = Board.of_task(self._task._uuid, host, members)
-        watch = Watch(board, options, self._probe, self._display.display, self.clock, self.pause)
+        watch = Watch(board, options, self._probe, self._closer, self._display.display, self.clock, self.pause)
         verdict = watch.run()
         ranks = [word["rank"] for word in board.read("rank").values()]
         if len(set(ranks)) < len(ranks):
@@ -144,14 +146,21 @@ class ActionModule(ActionBase):
             return f"All {len(members)} ranks must be watched at the same time: set forks to {len(members)} or more (it is {forks()})."
         return ""
 
-    def _probe(self, state: dict[str, t.Any]) -> dict[str, t.Any]:
+    def _probe(self, state: dict[str, t.Any], peers: list[str]) -> dict[str, t.Any]:
         arguments = {key: self.args[key] for key in ("container", "docker_host", "engine", "health_url")}
+        return self._module(PROBE, {**arguments, "state": state, "peers": peers}, "the look at the container failed")
+
+    def _closer(self, arguments: dict[str, t.Any]) -> dict[str, t.Any]:
+        known = {key: self.args[key] for key in ("container", "docker_host")}
+        return t.cast("dict[str, t.Any]", self._module(CLOSEUP, {**known, **arguments}, "the close look failed")["closeup"])
+
+    def _module(self, name: str, arguments: dict[str, t.Any], otherwise: str) -> dict[str, t.Any]:
         try:
-            found: dict[str, t.Any] = self._execute_module(module_name=PROBE, module_args={**arguments, "state": state}, task_vars=self.task_vars)
+            found: dict[str, t.Any] = self._execute_module(module_name=name, module_args=arguments, task_vars=self.task_vars)
         except AnsibleConnectionFailure as error:
             raise Unreachable(f"the node cannot be reached: {error}") from error
         if found.get("failed"):
-            raise Unreachable(str(found.get("msg") or "the look at the container failed"))
+            raise Unreachable(str(found.get("msg") or otherwise))
         return found
 
     # The answer.

@@ -20,6 +20,8 @@ class Cause(t.NamedTuple):
     what: str
     """Follows the name of the node: "spark2 (rank 1) ran out of memory"."""
     remedy: str
+    closer: bool = True
+    """A close look at the nodes can add to what the logs tell."""
 
 
 # fmt: off
@@ -39,10 +41,12 @@ CAUSES: t.Dict[str, Cause] = {
     "bad_flag": Cause(
         "was started with options that don't fit",
         "Correct the options of {node}, and give all ranks the same ones apart from the rank.",
+        closer=False,
     ),
     "unsupported_arch": Cause(
         "does not know the model's architecture",
         "Take an image with a newer engine, or a model whose configuration fits this one.",
+        closer=False,
     ),
     "rendezvous_timeout": Cause(
         "did not come to the rendezvous",
@@ -55,6 +59,7 @@ CAUSES: t.Dict[str, Cause] = {
     "gloo_wrong_iface": Cause(
         "uses the wrong network interface for Gloo",
         "Set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME on {node} to the interface that carries its fabric address.",
+        closer=False,
     ),
     "nccl_hang": Cause(
         "hangs while NCCL connects the ranks",
@@ -79,6 +84,7 @@ CAUSES: t.Dict[str, Cause] = {
     "custom_allreduce_ipc": Cause(
         "used custom all-reduce across nodes",
         "Switch it off: disable-custom-all-reduce.",
+        closer=False,
     ),
     "port_in_use": Cause(
         "found its port taken",
@@ -87,22 +93,27 @@ CAUSES: t.Dict[str, Cause] = {
     "missing_weights": Cause(
         "has no complete copy of the model",
         "Put the model under the same path on {node} as on the other nodes, and compare sizes and checksums.",
+        closer=False,
     ),
     "permission": Cause(
         "may not read or write a path",
         "Give the container's user access to the path named in the evidence on {node}.",
+        closer=False,
     ),
     "wrong_image_arch": Cause(
         "has an image for another processor",
         "Take an image for the processor of {node}: a DGX Spark needs linux/arm64.",
+        closer=False,
     ),
     "bad_image": Cause(
         "has an image that lacks a program or a library",
         "Take an image of the engine that is complete, and the same one on every node.",
+        closer=False,
     ),
     "unsupported_gpu_arch": Cause(
         "has an image that was not built for its GPU",
         "Take an image built for the GPU of {node}: a GB10 needs CUDA 13 and sm_121.",
+        closer=False,
     ),
     "driver": Cause(
         "has no working GPU driver for this image",

@@ -15,7 +15,10 @@ description:
   - A failure names the cause, the node that is to blame, the log lines that decide with the whole traceback, and what to do. The first rank to fail is
     often not that node.
   - A rank counts as stalled when the whole group makes no progress of any kind, neither in the logs nor in reads and memory, for longer than its phase may
-    take. A slow start is no failure.
+    take, or for half a minute where the reason shows itself, such as a fabric that does not answer any more or a stopped process. A slow start is no failure.
+  - Beside the logs it goes by the containers' states, the kernel's messages, the sockets of the rendezvous port, the fabric, the memory, and what the processes
+    and GPUs do. Before it says that ranks are stalled, or of a failure that the log does not explain by itself, it looks at all nodes closely, once.
+  - The nodes' clocks may differ. Times are corrected by what the controller sees, and a difference is told.
   - The ranks see each other through the controller, not through the network under test. Nothing connects to the rendezvous port.
   - With O(logs) it judges log files on the controller, and needs neither Docker nor a node.
   - It prints a line for each rank when its phase changes, and one each 30 seconds when nothing does.
@@ -117,6 +120,15 @@ options:
       - The URL that must answer with status 200 as well before the rank counts as ready. It is asked from the node itself.
       - Give it on the head only. A worker's own health page says nothing of the group.
     type: str
+  closer_look:
+    description:
+      - When to look closely at all nodes, which takes seconds. It collects the stacks of the engine's processes (with py-spy, where the image has it), what
+        they wait in, who holds memory, the sockets, the fabric, the GPUs' power, and the kernel's messages.
+      - V(when_needed) is before ranks are called stalled, and after a failure that the log does not explain by itself.
+      - V(always) is before any verdict, V(never) leaves it out.
+    type: str
+    choices: [when_needed, always, never]
+    default: when_needed
   rank:
     description:
       - The rank of this host.
@@ -224,6 +236,11 @@ evidence:
   type: list
   elements: str
   returned: always
+notes:
+  description: What is worth knowing beside the verdict, in sentences, such as clocks that differ, a slow transport, or earlier starts in the same log.
+  type: list
+  elements: str
+  returned: always
 nodes:
   description: What is known of each rank, by the name of its node.
   type: dict
@@ -239,7 +256,8 @@ nodes:
       description: What its own log and container tell, or none. It may be the echo of another rank's failure.
       type: str
     state:
-      description: V(running), V(ready), V(exited), V(absent) when there is no container, or V(unreachable) when nothing is known of it.
+      description:
+        - V(running), V(ready), V(paused), V(exited), V(absent) when there is no container, or V(unreachable) when nothing is known of it.
       type: str
     progress:
       description: How far the phase is, as C(percent), C(done) and C(total), or none when the log doesn't tell.
@@ -269,4 +287,13 @@ nodes:
       description: Earlier runs in the same log, each with C(phase) and C(cause).
       type: list
       elements: dict
+    nccl:
+      description: What NCCL's own lines tell, if it was asked for them (C(NCCL_DEBUG=INFO)); otherwise empty.
+      type: dict
+    clock_offset:
+      description: Seconds by which the node's clock is ahead of the controller's, or none for a log file.
+      type: float
+    closeup:
+      description: What the close look at the node told, see M(sparkstack.inference.init_phase_closeup), or none where there was none.
+      type: dict
 """

@@ -12,9 +12,11 @@ import time
 import typing as t
 from dataclasses import dataclass, field
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._causes import CAUSES
 from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis import judge
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._progress import Progress, line
 
 POLL = 1.0
 """Seconds from look to look."""
@@ -27,6 +29,14 @@ _OBSERVE = 10.0
 """Seconds of looking before a rank counts as stalled: the first look sees the log only, not what the processes do."""
 _SILENT = 45.0
 """Seconds after which the host of another rank, which writes each second, counts as gone."""
+_ANXIOUS = 10.0
+"""Seconds without progress after which each look asks the other nodes' fabric addresses for an echo as well."""
+_CLOSER = {"stalled": 15.0, "failed": 4.0, "": 15.0}
+"""Seconds that a close look may take: after a failure the user waits for the verdict, and little can change it."""
+_TRIES = 3
+"""Looks that ask an address for its first echo: one that never answers may stand behind a firewall."""
+_SHOW = 10.0
+"""Seconds between two lines that only tell of progress within a phase."""
 
 
 class Unreachable(Exception):
@@ -42,43 +52,8 @@ class Options:
     timeout: float = 1800
     join_timeout: float = 30
     stall_timeouts: t.Mapping[str, float] = field(default_factory=dict)
-
-
-class Progress:
-    """For how long a rank has made no progress of any kind."""
-
-    def __init__(self) -> None:
-        self._marks: dict[str, t.Any] = {}
-        self._cpu: tuple[float, float] | None = None
-        self._moved: float | None = None
-        self.busy = False
-
-    def quiet(self, record: t.Mapping[str, t.Any], now: float) -> float:
-        """Seconds since the last progress, and keep the new record's figures.
-
-        :param record: what the probe returned. :param now: the controller's clock.
-        """
-        reading, activity = record.get("reading") or {}, record.get("activity") or {}
-        figures = {
-            "phase": reading.get("phase"),
-            "progress": str(reading.get("progress")),
-            "useful": reading.get("useful"),
-            # A few pages come and go in any process; a load moves more.
-            "read": int(activity.get("read_bytes") or 0) >> 20,
-            "memory": int(activity.get("memory_bytes") or 0) >> 25,
-        }
-        if self._moved is None:
-            ages = [record["now"] - at for at in (reading.get("last_time"), record.get("started_at")) if at is not None]
-            self._moved = now - max(0.0, min(ages, default=0.0))
-        elif figures != self._marks:
-            self._moved = now
-        self._marks = figures
-        cpu = activity.get("cpu_seconds")
-        if cpu is not None:
-            if self._cpu is not None and now > self._cpu[0]:
-                self.busy = (cpu - self._cpu[1]) / (now - self._cpu[0]) > 0.3
-            self._cpu = (now, cpu)
-        return now - self._moved
+    closer_look: str = "when_needed"
+    """C(when_needed), C(always) or C(never)."""
 
 
 class Watch:
@@ -88,23 +63,33 @@ class Watch:
         self,
         board: Board,
         options: Options,
-        probe: t.Callable[[dict[str, t.Any]], dict[str, t.Any]],
+        probe: t.Callable[[dict[str, t.Any], list[str]], dict[str, t.Any]],
+        closer: t.Callable[[dict[str, t.Any]], dict[str, t.Any]],
         say: t.Callable[[str], None],
         clock: t.Callable[[], float] = time.time,
         pause: t.Callable[[float], None] = time.sleep,
     ) -> None:
         """
-        :param probe: called with the last look's state, returns what M(sparkstack.inference.init_phase_probe) does; raises
-            :class:`Unreachable`. :param say: prints a line for the user at once.
+        :param probe: called with the last look's state and the addresses to ask for an echo, returns what
+            M(sparkstack.inference.init_phase_probe) does; raises :class:`Unreachable`.
+        :param closer: called with C(peers), C(rendezvous), C(since) and C(timeout), returns what
+            M(sparkstack.inference.init_phase_closeup) does; raises :class:`Unreachable`.
+        :param say: prints a line for the user at once.
         """
-        self.board, self.options, self.probe, self.say = board, options, probe, say
+        self.board, self.options, self.probe, self.closer, self.say = board, options, probe, closer, say
         self.clock, self.pause = clock, pause
         self._state: dict[str, t.Any] = {}
         self._progress = Progress()
         self._said: t.Any = None
+        self._moved = ""
         self._said_at = 0.0
         self._unreachable_since: float | None = None
         self._failing_since: float | None = None
+        self._quiet = 0.0
+        self._answered: set[str] = set()
+        self._asked: dict[str, int] = {}
+        self._closeup: dict[str, t.Any] | None = None
+        self._looked_at = 0.0
 
     def run(self) -> dict[str, t.Any]:
         """Watch until there is a verdict for the group, or the time is over; returns the verdict and C(over) (its time was)."""
@@ -144,18 +129,73 @@ class Watch:
             return settled
         now = self.clock()
         if self._final(verdict, records, start, now):
+            # No rank is judged by a silence that a close look has not confirmed, nor named without what the look can add.
+            if self._looks_closer(verdict, records, now):
+                return None
             verdict["over"] = False
             self.board.write("verdict", verdict)
             return self._settled() or verdict
+        if self._asked_for():
+            self._look_closer(verdict, records)
         if self.options.timeout and now - start >= self.options.timeout:
             return dict(verdict, over=True)
         return None
 
+    # The close look.
+
+    def _asked_for(self) -> bool:
+        """Another host of the group has begun a close look, and this one has had none since."""
+        return self.options.closer_look != "never" and any(at > self._looked_at for at in self.board.read("closer").values())
+
+    def _looks_closer(self, verdict: dict[str, t.Any], records: list[dict[str, t.Any]], now: float) -> bool:
+        """A close look is needed before the verdict can stand: take this host's part of it, or wait for the others'."""
+        mode, cause = self.options.closer_look, verdict["cause"]
+        bad = verdict["verdict"] == "stalled" or (verdict["verdict"] == "failed" and cause is not None and CAUSES[cause].closer)
+        if mode == "never" or not (mode == "always" or bad):
+            return False
+        if self._closeup is None:
+            self.board.write("closer", now)
+            self._look_closer(verdict, records)
+            return True
+        waiting = [r for r in records if not r.get("unreachable") and r.get("closeup") is None]
+        return bool(waiting) and now - self._looked_at < _CLOSER[""] + 5
+
+    def _look_closer(self, verdict: dict[str, t.Any], records: list[dict[str, t.Any]]) -> None:
+        own = next(record for record in records if record["node"] == self.board.member)
+        claims = [(record.get("reading") or {}).get("claims", {}).get("rendezvous") for record in [own, *records]]
+        arguments = {
+            "peers": self._peers(),
+            "rendezvous": next((claim for claim in claims if claim), ""),
+            "since": own.get("began") or 0,
+            "timeout": _CLOSER.get(verdict["verdict"], _CLOSER[""]),
+        }
+        try:
+            self._closeup = self._judged(self.closer(arguments))
+        except Unreachable as error:
+            self._closeup = {"problem": str(error)}
+        self._looked_at = self.clock()
+        self.board.write("rank", dict(own, closeup=self._closeup, written=self.clock()))
+
+    def _peers(self) -> list[str]:
+        """The other nodes' addresses on the fabric."""
+        scenes = [word.get("scene") or {} for member, word in self.board.read("rank").items() if member != self.board.member]
+        return [scene["fabric"]["address"] for scene in scenes if (scene.get("fabric") or {}).get("address")]
+
+    def _judged(self, scene: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Mark each echo with whether that address has answered before: a firewall may drop them from the first on."""
+        for address, echo in (scene.get("reach") or {}).items():
+            if echo.get("small") is not None:
+                self._answered.add(address)
+            echo["answered"] = address in self._answered
+        return scene
+
     def _look(self, now: float) -> dict[str, t.Any]:
         """Probe the own rank and make a record of it, see M(_diagnosis)."""
         base = {"node": self.board.member, "rank": self.options.rank}
+        peers = [a for a in self._peers() if self._quiet >= _ANXIOUS or (a not in self._answered and self._asked.get(a, 0) < _TRIES)]
+        self._asked.update({address: self._asked.get(address, 0) + 1 for address in peers})
         try:
-            found = self.probe(self._state)
+            found = self.probe(self._state, peers)
         except Unreachable as error:
             self._unreachable_since = self._unreachable_since if self._unreachable_since is not None else now
             lost = now - self._unreachable_since >= self.options.join_timeout
@@ -163,17 +203,24 @@ class Watch:
         self._unreachable_since = None
         self._state = found.pop("state", {})
         after = self.clock()
-        quiet = self._progress.quiet(found, after)
+        quiet = self._quiet = self._progress.quiet(found, after)
+        if self._closeup is not None and quiet < after - self._looked_at:
+            # It has moved since: what the close look told is over.
+            self._closeup = None
         phases = (found["reading"] or {}).get("phases") or []
         since = phases[-1]["time"] if phases else found.get("started_at")
         end = found.get("finished_at") or found["now"]
         return dict(
             base,
-            **{key: found.get(key) for key in ("started", "running", "exit_code", "oom_killed", "error", "reading")},
+            **{key: found.get(key) for key in ("started", "running", "paused", "exit_code", "oom_killed", "error", "reading", "activity")},
             healthy=found.get("healthy"),
             addresses=found.get("addresses") or [],
             quiet_seconds=round(quiet, 1),
             busy=self._progress.busy,
+            rate=self._progress.rate,
+            scene=self._judged(found.get("scene") or {}),
+            closeup=self._closeup,
+            began=found.get("started_at"),
             finished=found.get("finished_at"),
             clock_offset=round(found["now"] - (now + after) / 2, 3),
             seconds_in_phase=max(0.0, end - since) if since is not None else None,
@@ -237,30 +284,11 @@ class Watch:
             return
         now = self.clock()
         reading = record.get("reading") or {}
-        change = (reading.get("phase"), record.get("running"), record.get("started"), bool(record.get("unreachable")))
-        if change != self._said:
+        change = (reading.get("phase"), record.get("running"), record.get("started"), record.get("paused"), bool(record.get("unreachable")))
+        moved = str(reading.get("progress"))
+        if change != self._said or (moved != self._moved and now - self._said_at >= _SHOW):
             self.say(line(record))
-            self._said, self._said_at = change, now
+            self._said, self._said_at, self._moved = change, now, moved
         elif now - self._said_at >= HEARTBEAT and self.board.member == self.board.members[0] and verdict["verdict"] != "ready":
             self.say("; ".join(line(other) for other in records))
             self._said_at = now
-
-
-def line(record: t.Mapping[str, t.Any]) -> str:
-    """One rank's state in a line: "[spark2] 4/9 load_weights 71% (5/7) 88 s"; the seconds are since its container's start."""
-    name = f"[{record['node']}]"
-    if record.get("unreachable"):
-        return f"{name} {record['unreachable']}"
-    if not record.get("started"):
-        return f"{name} no container yet"
-    reading = record.get("reading") or {}
-    phase = reading.get("phase") or "container"
-    words = [name, f"{PHASES.index(phase)}/{len(PHASES) - 1}", phase]
-    progress = reading.get("progress")
-    if progress:
-        words.append(f"{progress['percent']}% ({progress['done']}/{progress['total']})")
-    if not record.get("running"):
-        words.append(f"ended with exit code {record.get('exit_code')}")
-    if record.get("seconds") is not None:
-        words.append(("" if record.get("running") else "after ") + f"{record['seconds']:.0f} s")
-    return " ".join(words)

@@ -77,6 +77,7 @@ class Action(subject.ActionModule):
     def __init__(self, arguments: dict[str, t.Any], *looks: t.Any, check: bool = False, **task: t.Any) -> None:
         self.looks = list(looks)
         self.calls: list[dict[str, t.Any]] = []
+        self.closer: list[dict[str, t.Any]] = []
         self.display = Display()
         self._display = self.display
         self._task = types.SimpleNamespace(args=arguments, _uuid="task", check_mode=check, run_once=False, throttle=0, **task)
@@ -93,6 +94,9 @@ class Action(subject.ActionModule):
         return result, result.validated_parameters
 
     def _execute_module(self, module_name: str, module_args: dict[str, t.Any], task_vars: t.Any) -> t.Any:
+        if module_name == "sparkstack.inference.init_phase_closeup":
+            self.closer.append(module_args)
+            return {"closeup": {"holders": []}}
         assert module_name == "sparkstack.inference.init_phase_probe"
         self.calls.append(module_args)
         look = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
@@ -118,7 +122,7 @@ def test_ready() -> None:
     assert set(result) >= KEYS and result["changed"] is False and "failed" not in result
     assert (result["verdict"], result["phase"], result["cause"], result["culprit"], result["evidence"]) == ("ready", "ready", None, None, [])
     assert [phase["phase"] for phase in result["nodes"]["spark1"]["timeline"]] == ["parse_args", "ready"]
-    assert action.display.lines == ["[spark1] 1/9 parse_args 10 s", "[spark1] 9/9 ready 10 s"]
+    assert action.display.lines == ["[spark1] 1/9 parse_args, 10 s", "[spark1] 9/9 ready, 10 s"]
     # The second look goes on where the first one stopped.
     assert [call["state"] for call in action.calls] == [{}, {"read": 1}]
 

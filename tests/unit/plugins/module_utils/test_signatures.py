@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._causes import CAUSES
-from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis import from_text
+from ansible_collections.sparkstack.inference.plugins.module_utils._suspects import from_text
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._common import SIGNATURES
 from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import typing as t
 
@@ -13,7 +14,8 @@ import pytest
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._watch import Options, Progress, Unreachable, Watch, line
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._progress import Progress, line
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._watch import Options, Unreachable, Watch
 
 START = 1795992120.0
 HOSTS = ["spark1", "spark2"]
@@ -81,6 +83,8 @@ class Group:
         self.verdicts: dict[str, dict[str, t.Any]] = {}
         self.ends: dict[str, float] = {}
         self.errors: dict[str, Exception] = {}
+        self.closer: list[tuple[str, float, dict[str, t.Any]]] = []
+        self.scene: dict[str, dict[str, t.Any]] = {}
         self.watches = {host: self._watch(host, number, look, tmp_path, options) for number, (host, look) in enumerate(zip(HOSTS, ranks, strict=True)) if look}
 
     def _watch(self, host: str, number: int, look: t.Callable[[float], dict[str, t.Any]], path: pathlib.Path, options: dict[str, t.Any]) -> Watch:
@@ -88,10 +92,15 @@ class Group:
         return Watch(
             board,
             Options(rank=number, **options),
-            lambda _state: look(self.clock.now),
+            lambda _state, peers: look(self.clock.now, peers) if look.__code__.co_argcount > 1 else look(self.clock.now),
+            lambda arguments: self._close(host, arguments),
             lambda text: self.lines.append((self.clock.now - START, text)),
             self.clock,
         )
+
+    def _close(self, host: str, arguments: dict[str, t.Any]) -> dict[str, t.Any]:
+        self.closer.append((host, self.clock.now - START, arguments))
+        return json.loads(json.dumps(self.scene.get(host, {})))
 
     def run(self, limit: float = 4000) -> Group:
         """Give each host one round a second, until all are done."""
@@ -120,13 +129,13 @@ def test_ready(tmp_path: pathlib.Path) -> None:
     # The worker's task ends with the head's, though its own log says no such thing.
     assert group.ends == {"spark1": 6.0, "spark2": 6.0}
     said = [text for _when, text in group.lines if text.startswith("[spark1]")]
-    assert said == ["[spark1] 1/9 parse_args 0 s", "[spark1] 2/9 init_dist 2 s", "[spark1] 4/9 load_weights 4 s", "[spark1] 9/9 ready 6 s"]
+    assert said == ["[spark1] 1/9 parse_args, 0 s", "[spark1] 2/9 init_dist, 2 s", "[spark1] 4/9 load_weights, 4 s", "[spark1] 9/9 ready, 6 s"]
 
 
 def test_the_waiting_head_ends_with_the_worker(tmp_path: pathlib.Path) -> None:
     group = Group(tmp_path, {}, looks(*HEAD[:2]), looks(*WORKER[:2], OOM, running=False, exit_code=137)).run()
     assert {(v["verdict"], v["culprit"], v["cause"]) for v in group.verdicts.values()} == {("failed", "spark2", "oom")}
-    assert max(group.ends.values()) <= 4 + 2
+    assert max(group.ends.values()) <= 4 + 3
     assert "torch.OutOfMemoryError: CUDA out of memory." in group.verdicts["spark1"]["evidence"]
 
 
@@ -155,7 +164,7 @@ def test_stalled(tmp_path: pathlib.Path) -> None:
     assert {v["verdict"] for v in group.verdicts.values()} == {"stalled"}
     assert 240 <= max(group.ends.values()) <= 250
     beats = [text for when, text in group.lines if when > 10]
-    assert beats[0] == "[spark1] 4/9 load_weights 34 s; [spark2] 4/9 load_weights 33 s"
+    assert beats[0] == "[spark1] 4/9 load_weights, 34 s; [spark2] 4/9 load_weights, 33 s"
     assert len(beats) == 8
 
 
@@ -174,7 +183,8 @@ def test_judge_now(tmp_path: pathlib.Path, verdict: str) -> None:
     worker = looks(WORKER[0]) if verdict == "starting" else looks(WORKER[0] + OOM, running=False, exit_code=137)
     group = Group(tmp_path, {"timeout": 0}, looks(HEAD[0]), worker).run()
     assert {v["verdict"] for v in group.verdicts.values()} == {verdict}
-    assert max(group.ends.values()) <= 1
+    # A failure is looked at closely before the verdict stands.
+    assert max(group.ends.values()) <= 2
     assert group.lines == []
 
 
@@ -252,9 +262,86 @@ def test_lines() -> None:
         "started": True,
         "running": True,
         "seconds": 88.4,
+        "seconds_in_phase": 80.0,
         "reading": {"phase": "load_weights", "progress": {"percent": 71, "done": 5, "total": 7}},
     }
-    assert line(record) == "[spark2] 4/9 load_weights 71% (5/7) 88 s"
-    assert line({**record, "running": False, "exit_code": 137}) == "[spark2] 4/9 load_weights 71% (5/7) ended with exit code 137 after 88 s"
+    assert line(record) == "[spark2] 4/9 load_weights 71% (5/7), 88 s, about 32 s left in this phase"
+    assert line({**record, "running": False, "exit_code": 137}) == "[spark2] 4/9 load_weights 71% (5/7), ended with exit code 137, after 88 s"
     assert line({"node": "spark2", "started": False}) == "[spark2] no container yet"
     assert line({"node": "spark2", "unreachable": "gone"}) == "[spark2] gone"
+    read = {**record, "activity": {"read_bytes": 42.1e9, "memory_bytes": 3e9}, "rate": 1.2e9}
+    assert line(read) == "[spark2] 4/9 load_weights 71% (5/7), 42.1 GB read at 1.20 GB/s, 88 s, about 32 s left in this phase"
+    # From the page cache nothing is read.
+    assert line({**read, "rate": 0.0}) == "[spark2] 4/9 load_weights 71% (5/7), 3.0 GB in memory, 88 s, about 32 s left in this phase"
+    told = {**record, "reading": {"phase": "graph_capture", "progress": {"percent": 2, "done": 1, "total": 58, "remaining_seconds": 3263}}}
+    assert line(told) == "[spark2] 6/9 graph_capture 2% (1/58), 88 s, about 3263 s left in this phase"
+    assert line({**record, "paused": True}).startswith("[spark2] 4/9 load_weights 71% (5/7) paused, 88 s")
+
+
+ADDRESSES = {"spark1": "192.168.200.11", "spark2": "192.168.200.12"}
+
+
+def on_the_fabric(host: str, look: t.Callable[[float], dict[str, t.Any]], cut: float = 1e9) -> t.Callable[[float, list[str]], dict[str, t.Any]]:
+    """A look with a fabric whose link is cut after so many seconds."""
+
+    def see(now: float, peers: list[str]) -> dict[str, t.Any]:
+        echo = {"small": None, "large": None} if now - START >= cut else {"small": 0.0002, "large": 0.0003}
+        fabric = {"interface": "enp1s0f0np0", "address": ADDRESSES[host], "mtu": 1500, "carrier": True}
+        return {**look(now), "scene": {"fabric": fabric, "reach": {peer: dict(echo) for peer in peers}}}
+
+    return see
+
+
+def hanging(steps: list[str]) -> t.Callable[[float], dict[str, t.Any]]:
+    return looks(*steps[:2])
+
+
+def test_a_cut_link_is_seen_long_before_the_phase_is_over(tmp_path: pathlib.Path) -> None:
+    group = Group(tmp_path, {}, on_the_fabric("spark1", hanging(HEAD), 5), on_the_fabric("spark2", hanging(WORKER), 5))
+    silent = {"small": None, "large": None}
+    for host, other in (("spark1", "spark2"), ("spark2", "spark1")):
+        fabric = {"interface": "enp1s0f0np0", "address": ADDRESSES[host], "mtu": 1500, "carrier": True}
+        group.scene[host] = {"fabric": fabric, "reach": {ADDRESSES[other]: dict(silent)}, "stacks": [{"pid": 1, "name": "python", "text": "wait"}]}
+    group.run()
+    verdict = group.verdicts["spark1"]
+    assert verdict == group.verdicts["spark2"]
+    assert (verdict["verdict"], verdict["cause"], verdict["phase"]) == ("stalled", "net_unreachable", "init_dist")
+    assert 30 <= group.ends["spark1"] < 45
+    # Each host looked closely once, and its look is in the verdict.
+    assert sorted(host for host, _when, _arguments in group.closer) == ["spark1", "spark2"]
+    assert [arguments["peers"] for host, _when, arguments in sorted(group.closer)] == [["192.168.200.12"], ["192.168.200.11"]]
+    assert all(node["closeup"]["stacks"] for node in verdict["nodes"].values())
+
+
+def test_a_fabric_that_never_answered_is_not_blamed(tmp_path: pathlib.Path) -> None:
+    group = Group(tmp_path, {}, on_the_fabric("spark1", hanging(HEAD), 0), on_the_fabric("spark2", hanging(WORKER), 0)).run()
+    assert group.verdicts["spark1"]["cause"] is None and group.ends["spark1"] >= 120
+
+
+def test_ranks_that_move_after_the_close_look(tmp_path: pathlib.Path) -> None:
+    slow = Group(tmp_path, {"stall_timeouts": {"init_dist": 20}}, looks(*HEAD[:2], step=2.0), looks(*WORKER, step=2.0))
+    head = slow.watches["spark1"].probe
+
+    def late(state: dict[str, t.Any], peers: list[str]) -> dict[str, t.Any]:
+        # The worker's look takes it to ready; the head follows after the group has been looked at closely.
+        return looks(*HEAD, step=2.0)(slow.clock.now) if slow.closer and slow.clock.now - START > slow.closer[0][1] else head(state, peers)
+
+    slow.watches["spark1"].probe = late
+    slow.watches["spark2"].probe = lambda _state, _peers: looks(*WORKER[:2])(slow.clock.now) if not slow.closer else looks(*WORKER)(slow.clock.now)
+    slow.run()
+    assert slow.closer and slow.verdicts["spark1"]["verdict"] == "ready"
+
+
+def test_no_close_look_where_the_log_says_all(tmp_path: pathlib.Path) -> None:
+    usage = "usage: launch_server.py [-h]\nlaunch_server.py: error: unrecognized arguments: --max-num-seqz 8\n"
+    group = Group(tmp_path, {}, looks(*HEAD[:2]), looks(usage, running=False, exit_code=2)).run()
+    assert group.verdicts["spark1"]["cause"] == "bad_flag" and not group.closer
+
+
+@pytest.mark.parametrize(("mode", "count"), [("always", 2), ("never", 0)])
+def test_the_close_look_that_the_user_wants(tmp_path: pathlib.Path, mode: str, count: int) -> None:
+    group = Group(tmp_path, {"closer_look": mode, "timeout": 0}, looks(*HEAD), looks(*WORKER))
+    group.clock.now += 60
+    group.run()
+    assert group.verdicts["spark1"]["verdict"] == "ready" and len(group.closer) == count
+    assert all(bool(node["closeup"] is not None) is bool(count) for node in group.verdicts["spark1"]["nodes"].values())

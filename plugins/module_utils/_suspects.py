@@ -1,0 +1,124 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this module util is private to the collection: it can change at any time.
+
+"""All that may have ended one rank, by its log, its container and its node, and what each is worth over all ranks. Pure."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._common import SIGNATURES
+from ansible_collections.sparkstack.inference.plugins.module_utils._records import Candidate, Record, candidates, exited, killed_by_kernel, reading, scene
+
+# What a candidate is worth, over all ranks: the greatest decides, then the earliest.
+WORTH = {"cause": 6.0, "killed": 5.0, "unknown": 4.5, "death": 4.0, "relay": 3.0, "stopped": 2.5, "peer": 2.0, "wrapper": 1.0}
+# These are often only the echo of another rank's end.
+_ECHOES = {"nccl_error": 4.4, "ib_error": 4.4, "capture_failed": 4.4}
+_SIGNALS = {132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE", 139: "SIGSEGV"}
+_SAME_TIME = 60.0
+"""Seconds between a container's end and the start of its daemon within which the one explains the other: the daemon first stops, for
+10 s a container, and marks a container that it finds dead with the time at which it found it."""
+
+
+class Suspect(t.NamedTuple):
+    """One reason for the end of one rank."""
+
+    worth: float
+    time: float
+    """On the controller's clock; minus infinity where the log tells none, for what comes before the logger is early."""
+    record: Record
+    candidate: Candidate
+
+
+def suspects(record: Record) -> t.List[Suspect]:
+    """All that may have ended a rank, each with its worth and time; of one that runs, what it will not recover from."""
+    found = list(candidates(record))
+    if record.get("running"):
+        found = [c for c in found if c["fatal"]]
+    found = [c for c in found if c["kind"] in WORTH]
+    fallen = min((c["order"] for c in found if c["kind"] in ("peer", "relay")), default=None)
+    found += _outside(record, found)
+    listed = []
+    for candidate in found:
+        worth = _ECHOES.get(candidate["cause"], WORTH[candidate["kind"]])
+        if candidate["kind"] == "unknown" and fallen is not None and candidate.get("order", 0) > fallen:
+            worth = 1.5  # After a peer's end much else fails.
+        when = candidate["time"]
+        time = when - float(record.get("clock_offset") or 0) if when is not None else float("-inf")
+        listed.append(Suspect(worth, time, record, candidate))
+    return listed
+
+
+def from_text(text: str) -> t.Optional[Candidate]:
+    """What a text from outside the log tells: Docker's word on a container, a line of the kernel's log."""
+    for signature in SIGNATURES:
+        if signature.text in text and signature.kind == "cause":
+            return candidate_of(signature.cause, [text], text, "cause")
+    return None
+
+
+def candidate_of(cause: t.Optional[str], lines: t.List[str], message: str, kind: str, when: t.Optional[float] = None) -> Candidate:
+    """A candidate that no log line gave."""
+    return {"cause": cause, "kind": kind, "message": message, "lines": lines, "values": {}, "remedy": "", "time": when, "order": 0}
+
+
+def _outside(record: Record, found: t.Sequence[Candidate]) -> t.List[Candidate]:
+    """What the container's state and the node tell, where the log alone does not."""
+    told = killed_by_kernel(record)
+    last = reading(record).get("last_line") or ""
+    if told and (exited(record) or found):
+        # An engine whose worker process was killed can go on, or end with exit code 0: only the kernel tells.
+        return [candidate_of("oom", [entry["text"] for entry in told] + ([last] if last else []), told[-1]["text"], "cause", told[0].get("time"))]
+    if record.get("oom_killed") and exited(record):
+        # Docker has seen it, and that is surer than any exit code.
+        note = "The container's state says OOMKilled: true (exit code {}).".format(record.get("exit_code"))
+        return [candidate_of("oom", [note, last] if last else [note], note, "cause", record.get("finished"))]
+    if scene(record, "oom_kills") and any(c["kind"] in ("death", "unknown") for c in found):
+        note = "The kernel has killed {} of the container's processes for lack of memory.".format(scene(record, "oom_kills"))
+        return [candidate_of("oom", [note, last] if last else [note], note, "cause", None)]
+    if not exited(record) and not record.get("error"):
+        return []
+    swept = _swept_away(record)
+    if swept:
+        told_by = candidate_of("killed", [swept] + ([last] if last else []), swept, "killed", record.get("finished"))
+        return [dict(told_by, remedy="Start all ranks again: none of them heals alone.")]
+    if any(c["kind"] in ("cause", "unknown") for c in found):
+        return []
+    return _exit(record, found)
+
+
+def _swept_away(record: Record) -> str:
+    """A container that ended with its node or its Docker daemon, in a sentence; or nothing."""
+    began, finished = record.get("began"), record.get("finished")
+    booted, daemon = scene(record, "booted"), scene(record, "docker_started")
+    if began is None:
+        return ""
+    if booted is not None and booted > began:
+        return "Its node was restarted while it ran."
+    if daemon is not None and finished is not None and daemon > began and abs(daemon - finished) < _SAME_TIME:
+        return "Docker was restarted while it ran."
+    return ""
+
+
+def _exit(record: Record, found: t.Sequence[Candidate]) -> t.List[Candidate]:
+    """What the container's end tells where the log tells no cause."""
+    code, last = record.get("exit_code"), reading(record).get("last_line") or ""
+    when = record.get("finished")
+    if record.get("error"):
+        text = str(record["error"])
+        return [from_text(text) or candidate_of("unknown", [text], text, "unknown", when)]
+    note = f"The container ended with exit code {code}." if code is not None else "The container ended."
+    lines = [note, "Its last line: " + last] if last else [note]
+    if reading(record).get("stopping") or code == 143:
+        return [candidate_of(None, lines, note, "stopped", when)]
+    if any(c["kind"] in ("peer", "relay", "death") for c in found):
+        return []
+    if code == 137:
+        return [candidate_of("killed", lines, note, "killed", when)]
+    if code in _SIGNALS:
+        note = f"The container ended with exit code {code}, {_SIGNALS[t.cast(int, code)]}."
+        return [candidate_of("worker_died", [note] + lines[1:], note, "death", when)]
+    return [candidate_of("unknown", lines, note, "death", when)]
