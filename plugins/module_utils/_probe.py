@@ -4,19 +4,20 @@
 
 # Note that this module util is private to the collection: it can change at any time.
 
-"""One look at a rank's container: its state, what its log has grown by, and what its processes have used."""
+"""One look at a rank's container: its state, what its log has grown by, what its processes have used, and the scene around it."""
 
 from __future__ import annotations
 
 import io
-import os
 import re
 import time
 import typing as t
 from urllib.parse import quote
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _logline
+from ansible_collections.sparkstack.inference.plugins.module_utils._cgroup import activity
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, demultiplex
+from ansible_collections.sparkstack.inference.plugins.module_utils._scene import scene
 from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
 
 # Docker's time before each message: fixed length, nine decimals ("2026-11-29T22:42:04.123456789Z ").
@@ -25,10 +26,11 @@ _BATCH = 1 << 20
 _NEVER = "0001-01-01"
 
 
-def look(api: DockerAPI, name: str, engine: str, state: t.Mapping[str, t.Any], root: str = "/") -> t.Dict[str, t.Any]:
+def look(api: DockerAPI, name: str, engine: str, state: t.Mapping[str, t.Any], peers: t.Sequence[str] = (), root: str = "/") -> t.Dict[str, t.Any]:
     """What there is to know of a container now.
 
     :param state: the C(state) of the last look; an empty one, and that of another container or another start of it, begins anew.
+    :param peers: addresses of the other nodes, to be asked whether they answer.
     :param root: where C(/proc) and C(/sys) hang.
     :returns: see M(sparkstack.inference.init_phase_probe).
     :raises DockerError: when the daemon doesn't answer.
@@ -36,12 +38,16 @@ def look(api: DockerAPI, name: str, engine: str, state: t.Mapping[str, t.Any], r
     inspection = api.container(name)
     now = time.time()
     if inspection is None:
-        return {"exists": False, "started": False, "running": False, "now": now, "reading": None, "state": {}}
+        around, _kept = scene(None, None, None, {}, peers, root)
+        return {"exists": False, "started": False, "running": False, "now": now, "reading": None, "scene": around, "state": {}}
     told = inspection["State"]
     began = str(told.get("StartedAt") or _NEVER)
     log = Log(inspection["Id"], began, engine, state)
     if not began.startswith(_NEVER):
         log.update(api, bool(inspection["Config"].get("Tty")))
+    reading = log.timeline.reading()
+    start = _logline.seconds(began, 1970) if not began.startswith(_NEVER) else None
+    around, kept = scene(inspection, reading, start, state.get("scene", {}) if log.same else {}, peers, root)
     return {
         "exists": True,
         # Docker tells in Error why a container never came up: "exec /bin/vllm: exec format error".
@@ -52,12 +58,13 @@ def look(api: DockerAPI, name: str, engine: str, state: t.Mapping[str, t.Any], r
         "oom_killed": bool(told.get("OOMKilled")),
         "error": _logline.mask(str(told.get("Error") or "")),
         "restarts": inspection.get("RestartCount", 0),
-        "started_at": _logline.seconds(began, 1970) if not began.startswith(_NEVER) else None,
+        "started_at": start,
         "finished_at": _finished(told),
         "now": now,
-        "reading": log.timeline.reading(),
+        "reading": reading,
         "activity": activity(told.get("Pid") or 0, root),
-        "state": log.state(),
+        "scene": around,
+        "state": dict(log.state(), scene=kept),
     }
 
 
@@ -72,7 +79,7 @@ class Log:
     def __init__(self, container: str, began: str, engine: str, state: t.Mapping[str, t.Any]) -> None:
         self.container = container
         self.began = began
-        same = state.get("container") == container and state.get("began") == began and state.get("engine") == engine
+        self.same = same = state.get("container") == container and state.get("began") == began and state.get("engine") == engine
         self.engine = engine
         self.stamp: str = state["stamp"] if same else ""
         self.seen: int = state["seen"] if same else 0
@@ -139,47 +146,3 @@ def _unix(stamp: str) -> str:
     fraction = re.search(r"\.(\d+)", stamp)
     whole = _logline.seconds(re.sub(r"\.\d+", "", stamp), 1970) or 0.0
     return "{0:d}.{1:0<9}".format(int(whole), fraction.group(1) if fraction else "0")
-
-
-def activity(pid: int, root: str = "/") -> t.Dict[str, t.Optional[float]]:
-    """What the container's processes have used so far, out of its control group, version 1 or 2.
-
-    :returns: C(cpu_seconds), C(memory_bytes) (with the page cache that it filled) and C(read_bytes) (from block devices); None each
-        where the kernel doesn't tell.
-    """
-    found: t.Dict[str, t.Optional[float]] = {"cpu_seconds": None, "memory_bytes": None, "read_bytes": None}
-    if not pid:
-        return found
-    groups: t.Dict[str, str] = {}
-    for line in _text(os.path.join(root, "proc", str(pid), "cgroup")).splitlines():
-        _number, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
-            groups[controller] = path.lstrip("/")
-    base = os.path.join(root, "sys", "fs", "cgroup")
-    if "" in groups and os.path.exists(os.path.join(base, groups[""], "cpu.stat")):
-        group = os.path.join(base, groups[""])
-        usage = re.search(r"^usage_usec (\d+)", _text(os.path.join(group, "cpu.stat")), re.M)
-        found["cpu_seconds"] = int(usage.group(1)) / 1e6 if usage else None
-        found["memory_bytes"] = _integer(os.path.join(group, "memory.current"))
-        reads = re.findall(r"\brbytes=(\d+)", _text(os.path.join(group, "io.stat")))
-    else:
-        nanoseconds = _integer(os.path.join(base, "cpuacct", groups.get("cpuacct", ""), "cpuacct.usage"))
-        found["cpu_seconds"] = nanoseconds / 1e9 if nanoseconds is not None else None
-        found["memory_bytes"] = _integer(os.path.join(base, "memory", groups.get("memory", ""), "memory.usage_in_bytes"))
-        blkio = os.path.join(base, "blkio", groups.get("blkio", ""), "blkio.throttle.io_service_bytes")
-        reads = re.findall(r"^\S+ Read (\d+)", _text(blkio), re.M)
-    found["read_bytes"] = sum(int(read) for read in reads) if reads else None
-    return found
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read()
-    except OSError:
-        return ""
-
-
-def _integer(path: str) -> t.Optional[int]:
-    text = _text(path).strip()
-    return int(text) if text.isdigit() else None

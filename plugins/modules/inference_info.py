@@ -44,6 +44,17 @@ options:
     description:
       - An address of which is told whether a program on the node can listen on it.
     type: str
+  search:
+    description:
+      - Report in RV(found) the containers that look like an inference engine by their command or image, whoever started them.
+    type: bool
+    default: false
+  names:
+    description:
+      - Names or ids of containers that are reported in RV(found) as well, whatever they look like.
+    type: list
+    elements: str
+    default: []
   docker_socket:
     description:
       - Path of the Docker daemon's socket.
@@ -58,6 +69,11 @@ EXAMPLES = r"""
 ---
 - name: Look at the ranks of all deployments on this node
   sparkstack.inference.inference_info:
+  register: node
+
+- name: Find whatever looks like an inference engine
+  sparkstack.inference.inference_info:
+    search: true
   register: node
 
 - name: Look at one deployment, its image and its ports
@@ -153,6 +169,36 @@ containers:
     restart_count:
       description: How often Docker started it again.
       type: int
+found:
+  description: With O(search), the containers of any origin that look like an inference engine or have one of O(names), newest first.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: The container's name.
+      type: str
+    id:
+      description: The container's ID.
+      type: str
+    image:
+      description: The image by the name it was started with.
+      type: str
+    command:
+      description: The beginning of its command line, with keys and tokens replaced by asterisks.
+      type: str
+    deployment:
+      description: The deployment that it belongs to, or V(none) when somebody else has started it.
+      type: str
+    running:
+      description: Whether it runs.
+      type: bool
+    created:
+      description: When it was made, in seconds since the epoch by the node's clock.
+      type: int
+    by:
+      description: What told it, V(name), V(command) or V(image).
+      type: str
 image:
   description: The image, or V(none) when the node does not have it or was not asked about one.
   returned: always
@@ -211,8 +257,9 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _ranks
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
+from ansible_collections.sparkstack.inference.plugins.module_utils._engine_search import search
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity
-from ansible_collections.sparkstack.inference.plugins.module_utils._listeners import is_own, listeners
+from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import is_own, listeners
 
 # What uname says, in Docker's words.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -238,6 +285,7 @@ def look_at_docker(api: DockerAPI, params: t.Mapping[str, t.Any]) -> t.Dict[str,
             "storage_driver": info.get("Driver"),
         },
         "containers": _ranks.containers(api, params["deployment"]),
+        "found": search(api, params["names"]) if params["search"] else [],
         "foreign": _ranks.foreign(api, params["container"], params["deployment"]) if params["container"] else None,
         "image": image,
     }
@@ -259,6 +307,8 @@ def main() -> None:
             "image": {"type": "str"},
             "ports": {"type": "list", "elements": "int", "default": []},
             "listen_address": {"type": "str"},
+            "search": {"type": "bool", "default": False},
+            "names": {"type": "list", "elements": "str", "default": []},
             "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
         },
         supports_check_mode=True,
@@ -278,7 +328,7 @@ def main() -> None:
         name_containers(api, result["listeners"])
     except DockerError as error:
         result["docker"] = {"reachable": False, "error": str(error), "version": None, "storage_driver": None}
-        result.update(containers=[], foreign=None, image=None)
+        result.update(containers=[], found=[], foreign=None, image=None)
     module.exit_json(changed=False, **result)
 
 

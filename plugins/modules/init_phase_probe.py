@@ -9,7 +9,8 @@ module: init_phase_probe
 short_description: Look once at the container of a rank, and at what its log has grown by
 version_added: 1.0.0
 description:
-  - Reads the state of a container, the new part of its log, and what its processes have used, and returns at once.
+  - Reads the state of a container, the new part of its log, what its processes have used, and what the node knows about it beside that,
+    and returns at once.
   - M(sparkstack.inference.init_phase_wait) calls it again and again. By itself it serves to look at one rank without judging it.
   - Only what the log has grown by since RV(state) was returned is read and looked through.
   - API keys and tokens in log lines are replaced by asterisks.
@@ -49,6 +50,13 @@ options:
     description:
       - The URL to ask once the log says that the rank is ready, from this node.
     type: str
+  peers:
+    description:
+      - The IPv4 addresses of the other nodes on the fabric.
+      - With any given, they are sent ICMP echoes, all at once, and RV(scene.reach) says which have answered within 0.8 seconds.
+    type: list
+    elements: str
+    default: []
 seealso:
   - module: sparkstack.inference.init_phase_wait
 """
@@ -59,6 +67,12 @@ EXAMPLES = r"""
   sparkstack.inference.init_phase_probe:
     container: qwen-rank0
   register: rank
+
+- name: Look at a rank, and whether the other node answers over the fabric
+  sparkstack.inference.init_phase_probe:
+    container: qwen-rank0
+    peers:
+      - 192.168.200.12
 """
 
 RETURN = r"""
@@ -117,6 +131,109 @@ activity:
   description: What its processes have used, as C(cpu_seconds), C(memory_bytes) and C(read_bytes); none each where the kernel doesn't tell.
   type: dict
   returned: when it exists
+scene:
+  description: What the node knows beside the log.
+  type: dict
+  returned: success
+  contains:
+    oom_kills:
+      description: How many of its processes the kernel has killed for lack of memory since it was started, or none where nobody tells.
+      type: int
+    kernel:
+      description:
+        - The kernel's messages about processes of this container since it was started, at most twenty.
+        - They are read when RV(scene.oom_kills) has grown, and when the container has ended.
+      type: list
+      elements: dict
+      contains:
+        time:
+          description: When, in seconds since the epoch by the node's clock.
+          type: float
+        text:
+          description: The message.
+          type: str
+        cause:
+          description: The cause that it tells, such as V(oom), or nothing.
+          type: str
+        kind:
+          description: What it is about.
+          type: str
+        process:
+          description: The name of the process, which the kernel cuts after 15 characters.
+          type: str
+        pid:
+          description: The id of the process, as the kernel knows it.
+          type: int
+        container:
+          description: The id of the container.
+          type: str
+        limit:
+          description: Whose memory was full, V(container) for the container's own limit or V(node), or nothing.
+          type: str
+        interface:
+          description: The network interface that it is about, or none.
+          type: str
+    booted:
+      description: When the node was started, in seconds since the epoch by its clock now.
+      type: float
+    docker_started:
+      description: When its Docker daemon was started, or none where it has no C(docker.pid) in C(/run).
+      type: float
+    fabric:
+      description:
+        - The interface on the subnet of the rendezvous address that the log tells, else of what the container's environment has as
+          C(VLLM_HOST_IP), C(SGLANG_HOST_IP) or C(HOST_IP), else of the first of O(peers) that fits; none where there is no such interface.
+      type: dict
+      contains:
+        interface:
+          description: Its name.
+          type: str
+        address:
+          description: The node's IPv4 address on it.
+          type: str
+        prefix:
+          description: The length of the subnet's prefix in bits.
+          type: int
+        mtu:
+          description: Its MTU in bytes.
+          type: int
+        carrier:
+          description: It is up, and its cable has a signal.
+          type: bool
+        speed_mbps:
+          description: Its speed in Mbit/s, or none where the kernel doesn't tell.
+          type: int
+    sockets:
+      description:
+        - Who has to do with the rendezvous port, in the container's own network namespace; none before the log tells the port.
+        - Of a container that has ended, only with the node's network can this be seen.
+      type: dict
+      contains:
+        port:
+          description: The rendezvous port.
+          type: int
+        listening:
+          description: Somebody listens on it.
+          type: bool
+        owner:
+          description:
+            - The process that listens, as C(pid), C(process) (its name), C(container) (the id of its container, or none) and C(own)
+              (that is this container); none where it can't be seen.
+          type: dict
+        connected:
+          description: The addresses of the peers that have a connection to the port, or that the container has one to at the port.
+          type: list
+          elements: str
+        dialing:
+          description: The addresses at which a connection to the port is being tried, without an answer yet.
+          type: list
+          elements: str
+    reach:
+      description:
+        - By address of O(peers), the seconds until an ICMP echo of 84 bytes (C(small)) and one as large as the interface's MTU, not to be
+          taken apart (C(large)) were answered from RV(scene.fabric.address); none each where no answer came.
+        - It is empty without O(peers), and where the module may not send echoes.
+      type: dict
 healthy:
   description: O(health_url) has answered with status 200, or none where it was not asked.
   type: bool
@@ -132,10 +249,7 @@ state:
   returned: success
 """
 
-import fcntl
-import socket
-import struct
-import typing as t
+import ipaddress
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import open_url
@@ -143,8 +257,7 @@ from ansible.module_utils.urls import open_url
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
 from ansible_collections.sparkstack.inference.plugins.module_utils._probe import look
-
-_SIOCGIFADDR = 0x8915
+from ansible_collections.sparkstack.inference.plugins.module_utils._reach import addresses
 
 
 def healthy(url: str) -> bool:
@@ -153,21 +266,6 @@ def healthy(url: str) -> bool:
         return bool(open_url(url, timeout=5, use_proxy=False).getcode() == 200)
     except Exception:  # Whatever comes instead of an answer, it is none.
         return False
-
-
-def addresses() -> t.List[str]:
-    """The IPv4 address of each interface but the loopback (netdevice(7), SIOCGIFADDR)."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _index, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue
-            address = socket.inet_ntoa(answer[20:24])
-            if not address.startswith("127."):
-                found.append(address)
-    return found
 
 
 def main() -> None:
@@ -179,17 +277,24 @@ def main() -> None:
             "engine": {"type": "str", "choices": ["auto", *sorted(ENGINES)], "default": "auto"},
             "state": {"type": "dict", "default": {}},
             "health_url": {"type": "str"},
+            "peers": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
         no_log=True,
     )
+    params = module.params
+    for peer in params["peers"]:
+        try:
+            ipaddress.IPv4Address(peer)
+        except ValueError:
+            module.fail_json(msg=f"peers: {peer} is no IPv4 address: give the other nodes' addresses on the fabric.")
     try:
-        found = look(DockerAPI(module.params["docker_host"]), module.params["container"], module.params["engine"], module.params["state"])
+        found = look(DockerAPI(params["docker_host"]), params["container"], params["engine"], params["state"], params["peers"])
     except DockerError as error:
         module.fail_json(msg=str(error))
-    url = module.params["health_url"]
+    url = params["health_url"]
     asked = url and found["running"] and found["reading"] and found["reading"]["phase"] == "ready"
-    module.exit_json(changed=False, healthy=healthy(url) if asked else None, addresses=addresses(), **found)
+    module.exit_json(changed=False, healthy=healthy(url) if asked else None, addresses=[own.address for own in addresses()], **found)
 
 
 if __name__ == "__main__":

@@ -101,3 +101,17 @@ def docker(tmp_path: pathlib.Path) -> t.Iterator[FakeDocker]:
     yield fake
     fake.server.shutdown()
     fake.server.server_close()
+
+
+@pytest.fixture
+def folder_of(tmp_path: pathlib.Path) -> t.Callable[[dict[str, str]], str]:
+    """Writes files, by name under a root folder such as C(proc/42/cgroup), and returns that root."""
+
+    def write(files: dict[str, str]) -> str:
+        for name, content in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        return str(tmp_path)
+
+    return write

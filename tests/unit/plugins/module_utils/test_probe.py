@@ -12,7 +12,7 @@ import typing as t
 import pytest
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerUnreachable
-from ansible_collections.sparkstack.inference.plugins.module_utils._probe import activity, look
+from ansible_collections.sparkstack.inference.plugins.module_utils._probe import look
 
 BEGIN = b"[2026-11-29 22:42:24] server_args=ServerArgs(nnodes=2, node_rank=1, api_key='abcDEF123456')\n"
 INIT = b"[2026-11-29 22:42:25 TP1] Init torch distributed begin.\n"
@@ -104,44 +104,3 @@ def test_no_secret_leaves_the_node(docker: t.Any) -> None:
     docker.start()
     docker.log = [(STAMP.format(24), BEGIN)]
     assert "abcDEF123456" not in json.dumps(again(docker, {}))
-
-
-def write(root: pathlib.Path, files: dict[str, str]) -> str:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return str(root)
-
-
-def test_activity_version_2(tmp_path: pathlib.Path) -> None:
-    group = "sys/fs/cgroup/system.slice/docker-a.scope"
-    root = write(
-        tmp_path,
-        {
-            "proc/42/cgroup": "0::/system.slice/docker-a.scope\n",
-            f"{group}/cpu.stat": "usage_usec 12500000\nuser_usec 1\n",
-            f"{group}/memory.current": "436207616\n",
-            f"{group}/io.stat": "259:0 rbytes=1048576 wbytes=5 rios=1\n253:0 rbytes=4096 wbytes=0\n",
-        },
-    )
-    assert activity(42, root) == {"cpu_seconds": 12.5, "memory_bytes": 436207616, "read_bytes": 1052672}
-
-
-def test_activity_version_1(tmp_path: pathlib.Path) -> None:
-    root = write(
-        tmp_path,
-        {
-            "proc/42/cgroup": "5:blkio:/docker/a\n4:memory:/docker/a\n3:cpu,cpuacct:/docker/a\n",
-            "sys/fs/cgroup/cpuacct/docker/a/cpuacct.usage": "12500000000\n",
-            "sys/fs/cgroup/memory/docker/a/memory.usage_in_bytes": "436207616\n",
-            "sys/fs/cgroup/blkio/docker/a/blkio.throttle.io_service_bytes": "259:0 Read 1048576\n259:0 Write 5\nTotal 1048581\n",
-        },
-    )
-    assert activity(42, root) == {"cpu_seconds": 12.5, "memory_bytes": 436207616, "read_bytes": 1048576}
-
-
-def test_activity_that_nobody_tells(tmp_path: pathlib.Path) -> None:
-    nothing = {"cpu_seconds": None, "memory_bytes": None, "read_bytes": None}
-    assert activity(0, str(tmp_path)) == nothing
-    assert activity(42, str(tmp_path)) == nothing
