@@ -32,7 +32,6 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._records impo
     own_addresses,
     phase,
     reading,
-    scene,
     size,
     values,
 )

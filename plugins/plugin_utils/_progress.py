@@ -60,7 +60,7 @@ class Progress:
         if read is None:
             return
         self._reads = [mark for mark in self._reads if now - mark[0] <= _WINDOW][-20:] + [(now, read)]
-        (since, before), spent = self._reads[0], now - self._reads[0][0]
+        spent, before = now - self._reads[0][0], self._reads[0][1]
         self.rate = max(0.0, read - before) / spent if spent > 0 else None
 
 
