@@ -20,6 +20,13 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 # What collectors put before a line: `docker logs -t` and `kubectl logs --timestamps` ("2026-11-29T22:42:04.123Z "), CRI
 # files (".. stdout F "), docker compose ("head-1  | "), `kubectl logs --prefix` ("[pod/x/y] "), journald.
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)) (?:std(?:out|err) [FP] )?")
+# Docker and CRI write what is longer than 16 KiB in parts: CRI files mark them ("2026-11-29T22:42:04.123Z stderr P .."), in Docker's
+# JSON files the text of a part has no line end, and `docker logs -t` has a time before each part within the line.
+_CRI_PART = re.compile(rb"\S+ std(?:out|err) P ")
+_CRI_JOINT = re.compile(r"\n\S+ std(?:out|err) [FP] ")
+_JSON_JOINT = re.compile(r'",\s*"stream"[^\n]*\n\{"log":"')
+_DOCKER_JOINT = re.compile(r"(?<=.)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z ")
+_PART = 16384
 _COLLECTOR = re.compile(r"[A-Za-z0-9][\w.-]* +\| ?|\[pod/[^\]]+\] |[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w./-]+\[\d+\]: ")
 # "(Worker_TP0 pid=25763) ", "(RayWorkerProc pid=17722, ip=192.168.200.12) ", "(pid=17654) ".
 _PROCESS = re.compile(r"(?:\((?:[\w ./:-]+ )?(?:rank=\d+ )?pid=\d+[^()]*\) ?)+")
@@ -74,6 +81,16 @@ def plain(raw: bytes) -> str:
     return _ANSI.sub("", text) if "\x1b" in text else text
 
 
+def goes_on(raw: bytes) -> bool:
+    """The line, taken from a collector's file, is only a part of the engine's own: the next one goes on with it."""
+    if len(raw) < _PART:
+        return False
+    if raw[:8] == b'{"log":"':
+        tail = raw[-120:]
+        return b'"stream"' in tail and b'\\n","stream"' not in tail
+    return _CRI_PART.match(raw) is not None
+
+
 def read(raw: bytes, year: int, at: str = "") -> t.List[Line]:
     """Take a line apart; a line of JSON with a traceback in it becomes several.
 
@@ -82,6 +99,8 @@ def read(raw: bytes, year: int, at: str = "") -> t.List[Line]:
         progress bar ("4.74s/it][2026-11-29 22:43:39 TP0] Using default MoE kernel config").
     """
     text = plain(raw).rstrip("\r\n")
+    if len(text) > _PART:
+        text = _joined(text)
     stamp: t.Optional[float] = None
     for _round in range(3):
         match = _STAMP.match(text)
@@ -101,6 +120,13 @@ def read(raw: bytes, year: int, at: str = "") -> t.List[Line]:
             when = stamp if stamp is not None else seconds(told, year)
             return [_split(part, when, year, at) for part in message.rstrip("\n").split("\n")]
     return [_split(text, stamp, year, at)]
+
+
+def _joined(text: str) -> str:
+    """A long line's parts as the one line that they were."""
+    if "\n" not in text:
+        return _DOCKER_JOINT.sub("", text)
+    return _JSON_JOINT.sub("", text) if text[:8] == '{"log":"' else _CRI_JOINT.sub("", text)
 
 
 def _split(text: str, stamp: t.Optional[float], year: int, at: str) -> Line:

@@ -16,8 +16,15 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._com
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES, Log, Marker, Signature
 
 TRACEBACK = "Traceback (most recent call last)"
+_DIGITS = b"0123456789"
+# A bar's updates end in "\r" only.
+_LINES = bytes.maketrans(b"\r", b"\n")
+# Lines that share so few shapes are worth telling apart: otherwise the texts are looked for in the chunk itself.
+_ALIKE = 4
+_UNLIKE_FOR = 16
 # These find every exception, so a signature that counts only as an exception's text needs no search of its own.
 ANCHORS = (TRACEBACK, "rror: ", "xception: ")
+NCCL = "NCCL "
 
 
 class Marks:
@@ -29,13 +36,17 @@ class Marks:
         names = [name for name in ENGINES if engine in ("auto", name)]
         self.logs: t.List[Log] = [ENGINES[name].log for name in names]
         self.markers: t.List[t.Tuple[str, Marker]] = [
-            (name, marker) for name in names for marker in ENGINES[name].log.markers if marker.start or PHASES.index(marker.phase) >= PHASES.index(phase)
+            (name, marker) for name in names for marker in ENGINES[name].log.markers if marker.start or _telling(name, marker, phase, engine)
         ]
         # The engine's own come first: they are narrower.
         self.signatures: t.List[Signature] = [s for log in self.logs for s in log.signatures] + list(SIGNATURES)
         self.fatal = tuple(text for log in self.logs for text in log.fatal)
         self.elsewhere = tuple(text for log in self.logs for text in log.elsewhere)
-        self.needles = self._needles(phase)
+        self.bars = [] if phase == "ready" else _fewest(bar for log in self.logs for bar in log.bars)
+        self.needles = [text for text in self._needles(phase) if not any(bar in text for bar in self.bars)]
+        self._encoded = [(text.encode(), text.encode().translate(None, _DIGITS)) for text in self.needles + [NCCL]]
+        self._encoded_bars = [(text.encode(), text.encode().translate(None, _DIGITS)) for text in self.bars]
+        self._unlike = 0
 
     @classmethod
     def of(cls, engine: str, phase: str) -> Marks:
@@ -44,12 +55,12 @@ class Marks:
             cls._made[(engine, phase)] = cls(engine, phase)
         return cls._made[(engine, phase)]
 
-    def _needles(self, phase: str) -> t.List[bytes]:
-        """The fewest texts by which every line that matters is found: each costs a pass over the bytes."""
+    def _needles(self, phase: str) -> t.List[str]:
+        """The fewest texts by which every line that matters is found: each may cost a pass over the bytes."""
         past = PHASES.index(phase) > PHASES.index("init_dist")
         wanted = list(ANCHORS) + [marker.text for _name, marker in self.markers] + list(self.fatal)
         if phase != "ready":
-            wanted += [bar for log in self.logs for bar in log.bars] + list(self.elsewhere)
+            wanted += list(self.elsewhere)
         common = {id(signature) for signature in SIGNATURES}
         for signature in self.signatures:
             # A healthy line that recurs counts as no progress; the other harmless ones need no search.
@@ -57,11 +68,29 @@ class Marks:
             over = (past and signature.cause in EARLY) or (phase == "ready" and signature.cause not in LATE)
             if signature.line and not idle and not over:
                 wanted.append(signature.line if isinstance(signature.line, str) else signature.text)
-        needles: t.List[str] = []
-        for text in sorted(set(wanted), key=len):
-            if not any(needle in text for needle in needles):
-                needles.append(text)
-        return [needle.encode() for needle in needles]
+        return _fewest(wanted)
+
+    def present(self, chunk: bytes) -> t.Tuple[t.List[bytes], t.List[bytes], bool]:
+        """Which texts a chunk may hold: of those by which lines are found, of bars; and whether NCCL speaks in it.
+
+        A log repeats itself: without their digits, the 2000 lines of 256 KiB have some ten shapes, and looking through those costs
+        nothing. What no line without digits holds, no line holds.
+        """
+        if self._unlike:
+            self._unlike -= 1
+            shapes, column = chunk, 0
+        else:
+            lines = chunk.translate(_LINES, _DIGITS).split(b"\n")
+            unique = set(lines)
+            if len(unique) * _ALIKE > len(lines) > 100:
+                self._unlike = _UNLIKE_FOR
+            shapes, column = b"\n".join(unique), 1
+        texts = [pair[0] for pair in self._encoded if pair[column] in shapes]
+        bars = [pair[0] for pair in self._encoded_bars if pair[column] in shapes]
+        nccl = NCCL.encode() in texts
+        if nccl:
+            texts.remove(NCCL.encode())
+        return texts, bars, nccl
 
     def match(self, text: str, exception: bool) -> t.Optional[Signature]:
         """The first signature that a line bears; an exception's text bears more than another line."""
@@ -70,6 +99,23 @@ class Marks:
             if borne and (not signature.pattern or re.search(signature.pattern, text)):
                 return signature
         return None
+
+
+def _telling(name: str, marker: Marker, phase: str, engine: str) -> bool:
+    """A marker that can still tell something of a rank that has come to a phase."""
+    ahead = PHASES.index(marker.phase) - PHASES.index(phase)
+    # A rank that serves repeats such lines without end.
+    fresh = phase != "ready" or bool(marker.values) or (engine == "auto" and tells_engine(name, marker))
+    return ahead > 0 or (ahead == 0 and fresh)
+
+
+def _fewest(texts: t.Iterable[str]) -> t.List[str]:
+    """The texts without those that hold another one."""
+    fewest: t.List[str] = []
+    for text in sorted(set(texts), key=lambda text: (len(text), text)):
+        if not any(short in text for short in fewest):
+            fewest.append(text)
+    return fewest
 
 
 def tells_engine(name: str, marker: Marker) -> bool:

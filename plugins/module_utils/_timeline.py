@@ -20,23 +20,46 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines impo
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES, Marker, Signature
 from ansible_collections.sparkstack.inference.plugins.module_utils._logline import Line
 from ansible_collections.sparkstack.inference.plugins.module_utils._marks import TRACEBACK, Marks, tells_engine, values
+from ansible_collections.sparkstack.inference.plugins.module_utils._nccl import NCCLFacts
 
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
 _NATIVE = ("Exception raised from", "frame #", "<omitting python frames>", "C++ CapturedTraceback")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)(?:\(\w+\))?(?::|$)")
-# " 17% Completed | 2/12 [00:00<00:01" and "  2%|#         | 1/58 [00:57<54:23".
-_BAR = re.compile(r"(\d+)%(?: Completed \||\|[^|\r\n]*\|) *(\d+)/(\d+) \[")
+# " 17% Completed | 2/12 [00:00<00:01,  6.78it/s]" and "  2%|#         | 1/58 [00:57<54:23, 57.2s/it]"; "<?" before the first step.
+_BAR = re.compile(r"(\d+)%(?: Completed \||\|[^|\r\n]*\|) *(\d+)/(\d+) \[(?:([\d:]+)<([\d:]+|\?))?")
+_CLOCK = re.compile(rb"\d\d:\d\d:\d\d")
 
 KEPT_LINES = 200
 _KEPT_CANDIDATES = 12
 _PARTIAL = 65536
-_SLICE = 1 << 20
+_EDGE = 16384
+_SLICE = 1 << 18
 _STRENGTH = {"cause": 5, "unknown": 4, "death": 3, "relay": 3, "peer": 2, "soft": 1, "wrapper": 0}
 
 
 def rank_of(phase: str) -> int:
     """A phase's place in the order."""
     return PHASES.index(phase)
+
+
+def _seconds(clock: str) -> int:
+    """A bar's time, "54:23" or "1:02:03", in seconds."""
+    return sum(int(part) * 60**power for power, part in enumerate(reversed(clock.split(":"))))
+
+
+def _end_of_line(chunk: bytes, position: int) -> int:
+    end = chunk.find(b"\n", position)
+    end = end if end >= 0 else len(chunk)
+    bare = chunk.find(b"\r", position, end)
+    return bare if bare >= 0 else end
+
+
+def _whole_line(chunk: bytes, start: int, position: int) -> int:
+    """The end of the line that begins at start: a collector writes what is longer than 16 KiB as several, each marked as a part."""
+    end = _end_of_line(chunk, position)
+    while end < len(chunk) and _logline.goes_on(chunk[start:end]):
+        start, end = end + 1, _end_of_line(chunk, end + 1)
+    return end
 
 
 class Timeline:
@@ -57,6 +80,7 @@ class Timeline:
         self._last_line = ""
         self._useful = 0
         self._stopping = False
+        self._runs = 0
         self._marks = Marks.of(engine, "container")
         self._reset()
 
@@ -71,9 +95,10 @@ class Timeline:
         self._herald: t.Optional[t.List[str]] = None
         self._block: t.Optional[t.Dict[str, t.Any]] = None
         self._order = 0
+        self._nccl = NCCLFacts()
 
     _PLAIN = (
-        "_engine _year _earlier _first _clock _last _last_line _useful _stopping _phase _phases _progress _candidates _claims "
+        "_engine _year _earlier _runs _first _clock _last _last_line _useful _stopping _phase _phases _progress _candidates _claims "
         "_starts _elsewhere _herald _block _order"
     ).split()
 
@@ -81,6 +106,7 @@ class Timeline:
         """All that it knows, as plain data."""
         state = {name[1:]: getattr(self, name) for name in self._PLAIN}
         state["rest"] = self._rest.decode("latin-1")
+        state["nccl"] = self._nccl.state
         return state
 
     @classmethod
@@ -90,6 +116,7 @@ class Timeline:
         for name in cls._PLAIN:
             setattr(timeline, name, state[name[1:]])
         timeline._rest = state["rest"].encode("latin-1")
+        timeline._nccl = NCCLFacts(state["nccl"])
         return timeline
 
     # Feeding.
@@ -112,12 +139,17 @@ class Timeline:
         self._remember_edge(data)
 
     def _remember_edge(self, data: bytes) -> None:
-        pieces = [piece for piece in re.split(rb"[\r\n]+", data[-_PARTIAL:]) if piece.strip()]
+        pieces = [piece for piece in re.split(rb"[\r\n]+", data[-_EDGE:]) if piece.strip()]
+        if len(pieces) == 1:
+            # SGLang 0.5.23 begins with a line of 19 kB.
+            pieces = [piece for piece in re.split(rb"[\r\n]+", data[-_PARTIAL:]) if piece.strip()]
         if not pieces:
             return
         line = _logline.mask(_logline.read(pieces[-1][:4000], self._year)[-1].text.strip())
         self._last_line = line if len(line) <= 400 else line[:400] + " ..."
         for piece in reversed(pieces[-200:]):
+            if not _CLOCK.search(piece):
+                continue
             told = _logline.read(piece, self._year)[0].time
             if told is not None:
                 self._last = told
@@ -125,12 +157,14 @@ class Timeline:
 
     def _begin(self, chunk: bytes) -> None:
         """The log's first lines: the process runs, whatever it prints; the first time that one tells is its start."""
-        for piece in re.split(rb"[\r\n]+", chunk[:_PARTIAL]):
+        if self._phases and not _CLOCK.search(chunk, 0, _EDGE):
+            return
+        for piece in re.split(rb"[\r\n]+", chunk[:_EDGE]):
             if not piece.strip():
                 continue
             if self._phase == "container" and not self._elsewhere:
                 self._enter("parse_args", self._first)
-            if self._first is None:
+            if self._first is None and _CLOCK.search(piece):
                 self._year = _logline.year_of(_logline.plain(piece)) or self._year
                 self._first = _logline.read(piece, self._year)[0].time
                 if self._first is not None and self._phases and self._phases[0]["time"] is None:
@@ -142,12 +176,12 @@ class Timeline:
         if self._first is None or (self._phase == "container" and not self._elsewhere):
             self._begin(chunk)
         self._marks = Marks.of(self._engine, self._phase)
-        places = [(chunk.find(needle), needle) for needle in self._marks.needles]
-        places = [place for place in places if place[0] >= 0]
+        texts, bars, nccl = self._marks.present(chunk)
+        places = [(chunk.find(text), text) for text in texts]
         position = 0
         while position < len(chunk):
             if self._block is not None:
-                end = self._end_of_line(chunk, position)
+                end = _end_of_line(chunk, position)
                 for line in _logline.read(chunk[position:end], self._year):
                     if not self._in_block(line):
                         self._event(line)
@@ -155,23 +189,34 @@ class Timeline:
                 continue
             places = [(chunk.find(n, position) if p < position else p, n) for p, n in places]
             places = [place for place in places if place[0] >= 0]
-            if not places:
-                return
-            found, needle = min(places)
+            found, needle = min(places) if places else (len(chunk), b"")
             start = chunk.rfind(b"\n", position, found) + 1 or position
             start = chunk.rfind(b"\r", start, found) + 1 or start
-            end = self._end_of_line(chunk, found)
+            if bars:
+                self._bars(chunk, position, start if places else found, bars)
+            if not places:
+                break
+            end = _whole_line(chunk, start, found)
+            runs = self._runs
             for line in _logline.read(chunk[start:end], self._year, needle.decode()):
                 if self._block is None or not self._in_block(line):
                     self._event(line)
+            if runs != self._runs:
+                # A new run: from here on, all texts matter again.
+                return self._scan(chunk[end + 1 :])
             position = end + 1
+        if nccl:
+            self._nccl.gather(chunk)
 
-    @staticmethod
-    def _end_of_line(chunk: bytes, position: int) -> int:
-        end = chunk.find(b"\n", position)
-        end = end if end >= 0 else len(chunk)
-        bare = chunk.find(b"\r", position, end)
-        return bare if bare >= 0 else end
+    def _bars(self, chunk: bytes, start: int, end: int, bars: t.Sequence[bytes]) -> None:
+        """Between two other lines that matter, only the first update of a bar (its phase begins) and the last one tell anything."""
+        places = [place for text in bars for place in (chunk.find(text, start, end), chunk.rfind(text, start, end)) if place >= 0]
+        seen = -1
+        for place in sorted({min(places), max(places)} if places else ()):
+            begin = max(chunk.rfind(b"\n", start, place), chunk.rfind(b"\r", start, place)) + 1 or start
+            if begin > seen:
+                self._event(_logline.read(chunk[begin : _end_of_line(chunk, place)], self._year, "%")[0])
+            seen = begin
 
     # Judging a line.
 
@@ -182,7 +227,7 @@ class Timeline:
         self._clock = line.time if line.time is not None else self._clock
         bar = _BAR.search(text)
         if bar:
-            self._advance(bar)
+            self._progress = self._step(bar)
         for name, marker in self._marks.markers:
             if marker.text in text:
                 self._mark(name, marker, line)
@@ -215,9 +260,13 @@ class Timeline:
         """It was asked to end; after a failure that is the engine clearing up."""
         self._stopping = self._stopping or not any(candidate["fatal"] for candidate in self._candidates)
 
-    def _advance(self, bar: t.Match[str]) -> None:
-        percent, done, total = (int(group) for group in bar.groups())
-        self._progress = {"phase": self._phase, "percent": percent, "done": done, "total": total}
+    def _step(self, bar: t.Match[str]) -> t.Dict[str, t.Any]:
+        percent, done, total = (int(group) for group in bar.groups()[:3])
+        progress: t.Dict[str, t.Any] = {"phase": self._phase, "percent": percent, "done": done, "total": total}
+        for name, told in zip(("elapsed_seconds", "remaining_seconds"), bar.groups()[3:]):
+            if told and told != "?":
+                progress[name] = _seconds(told)
+        return progress
 
     def _mark(self, name: str, marker: Marker, line: Line) -> None:
         if marker.start:
@@ -226,6 +275,7 @@ class Timeline:
                 self._earlier.append({"phase": self._phase, "cause": causes[0]["cause"] if causes else None})
                 del self._earlier[:-5]
                 self._reset()
+                self._runs += 1
                 self._stopping = False
             self._starts.append(marker.text)
         if self._engine == "auto" and tells_engine(name, marker):
@@ -411,16 +461,15 @@ class Timeline:
         """What the log tells so far.
 
         Keys: C(engine), C(phase), C(phases) (list of C(phase), C(time), C(seconds) or None while it lasts, C(values)), C(progress)
-        (C(phase), C(percent), C(done), C(total), or None), C(candidates) (see C(_diagnosis)), C(claims), C(elsewhere), C(stopping),
-        C(earlier) (runs before this one), C(last_line), C(first_time), C(last_time) (seconds since the epoch by the
+        (C(phase), C(percent), C(done), C(total) and, where the bar tells them, C(elapsed_seconds) and C(remaining_seconds); or None), C(candidates) (see C(_diagnosis)), C(claims), C(elsewhere), C(stopping),
+        C(earlier) (runs before this one), C(nccl) (see C(_nccl)), C(last_line), C(first_time), C(last_time) (seconds since the epoch by the
         log's own clock) and C(useful) (bytes that were no repetition of a trouble).
         """
         progress = self._progress
         bar = _BAR.search(_logline.plain(self._rest)) if self._phase != "ready" and self._rest else None
         if bar:
-            # SGLang since 0.5.10 ends a bar's updates with "\r" only: the newest one has no end yet.
-            percent, done, total = (int(group) for group in bar.groups())
-            progress = {"phase": self._phase, "percent": percent, "done": done, "total": total}
+            # SGLang since 0.5.10 ends a bar's updates with "\\r" only: the newest one has no end yet.
+            progress = self._step(bar)
         phases = []
         for index, phase in enumerate(self._phases):
             following = self._phases[index + 1]["time"] if index + 1 < len(self._phases) else None
@@ -436,6 +485,7 @@ class Timeline:
             "elsewhere": self._elsewhere,
             "stopping": self._stopping,
             "earlier": self._earlier,
+            "nccl": self._nccl.reading(),
             "last_line": self._last_line,
             "first_time": self._first,
             "last_time": self._last,

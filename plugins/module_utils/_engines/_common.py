@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Fact as F
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Signature as S
 
 PREFIXES: t.Tuple[str, ...] = (
@@ -151,5 +152,23 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("rendezvous_timeout", "failed to connect", "peer", pattern=r"DistNetworkError"),
     S("rendezvous_timeout", "TCP client failed to connect/validate to host", "soft", line="[c10d]"),
     S("nccl_timeout", "Timed out waiting", "peer", pattern=r"gloo|wait_until|barrier"),
+)
+
+# What NCCL tells of itself with NCCL_DEBUG=INFO (2.18 to 2.30): "spark1:3603:3603 [0] NCCL INFO Using network IB". It writes into a
+# buffer: its lines come late, cut in the middle and with other lines glued on, so nothing here is bound to the beginning of a line.
+NCCL: t.Tuple[F, ...] = (
+    F("version", "NCCL version ", r"NCCL version (\d[\w.]*)"),
+    # "Bootstrap: Using enp1s0f1np1:10.0.0.1<0>", before 2.24 "Bootstrap : Using".
+    F("bootstrap", "Bootstrap", r"Bootstrap ?: Using (?:\[\d+\])?([\w.-]+:[\da-fA-F.:]+)"),
+    F("network", "Using network ", r"Using network (\w+)"),
+    # "NET/IB : Using [0]rocep1s0f1:1/RoCE [RO]; OOB enp1s0f1np1:10.0.0.1<0>", "NET/Socket : Using [0]eth0:10.77.1.1<0>".
+    F("devices", " : Using [", r" : Using \[\d+\]([^\s;<]+)", "count"),
+    F("no_device", "No device found", r"(NET/\w+) : No device found"),
+    F("inits", "- Init ", r"nranks (\d+) [^\n]{0,300}?- Init (START|COMPLETE)", "count"),
+    # "Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA", "Channel 00 : 0[0] -> 1[1] via P2P/IPC", "via SHM/direct/direct".
+    F("channels", "] via ", r"\] via (NET/\w+(?:/\d+)?(?:\(\d+\))?|P2P|SHM|COLLNET|NVLS)", "count"),
+    F("gdr", "/GDRDMA", r"via NET/\S+/(GDRDMA)"),
+    F("gdr", " GDR ", r"PXN \d+ (GDR \d+)"),
+    F("warning", "NCCL WARN", r"NCCL WARN ([^\r\n]+)"),
 )
 # fmt: on

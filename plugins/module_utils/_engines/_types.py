@@ -119,6 +119,19 @@ class Signature:
 
 
 @dataclass(frozen=True)
+class Fact:
+    """What NCCL's own lines tell under C(NCCL_DEBUG=INFO)."""
+
+    name: str
+    text: str
+    """Fixed text that the line contains."""
+    pattern: str
+    """A regular expression that begins with fixed text; its groups, joined, are the value."""
+    how: str = "first"
+    """C(first): the first that is told counts; C(count): a mapping of each that is told to how often."""
+
+
+@dataclass(frozen=True)
 class Log:
     """How an engine's log reads."""
 
@@ -127,7 +140,7 @@ class Log:
     markers: t.Tuple[Marker, ...]
     signatures: t.Tuple[Signature, ...]
     bars: t.Tuple[str, ...]
-    """Fixed texts of lines with a progress bar."""
+    """Fixed texts of lines with a progress bar: of many in a row, only the first and the last are looked at."""
     fatal: t.Tuple[str, ...]
     """Fixed texts before a traceback that say that the process ends with it."""
     claims: t.Mapping[str, str]

@@ -182,7 +182,7 @@ LOG = Log(
         S("worker_died", "crashed with exit code", "death", r"Subprocess \S+ .*exit code (?P<code>-?\d+)", line=True),
         S("unknown", "Initialization failed. warmup error", line=True),
     ),
-    bars=("% Completed |", "Capturing "),
+    bars=("% Completed |", "%|"),
     fatal=("hit an exception",),
     claims={
         "rank": r"\bnode_rank(?:=|': )(\d+)",

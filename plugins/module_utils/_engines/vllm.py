@@ -161,7 +161,7 @@ LOG = Log(
         S("watchdog", "timed out", "peer", r"RPC call to \w+ timed out"),
         S("bad_image", "InvalidCxxCompiler"),
     ),
-    bars=("% Completed |", "Capturing CUDA graph"),
+    bars=("% Completed |", "%|", "Capturing CUDA graph"),
     fatal=("hit an exception", "failed to start.", "encountered a fatal error"),
     claims={
         "rank": r"\bworld_size=\d+ rank=(\d+) ",

@@ -119,16 +119,16 @@ def test_a_second_run_in_the_same_log() -> None:
 @pytest.mark.parametrize(
     ("bar", "progress"),
     [
-        ("\rLoading safetensors checkpoint shards:  40% Completed | 2/5 [00:10<00:15,  5.0s/it]\n\n", (40, 2, 5)),
+        ("\rLoading safetensors checkpoint shards:  40% Completed | 2/5 [00:10<00:15,  5.0s/it]\n\n", (40, 2, 5, 10, 15)),
         (
-            "\rMulti-thread loading shards:   0% Completed | 0/12 [00:00<?, ?it/s]\rMulti-thread loading shards:  17% Completed | 2/12 [00:00<00:01]",
-            (17, 2, 12),
+            "\rMulti-thread loading shards:   0% Completed | 0/12 [00:00<?, ?it/s]\rMulti-thread loading shards:  17% Completed | 2/12 [1:02:03<54:23, 57.2s/it]",
+            (17, 2, 12, 3723, 3263),
         ),
     ],
 )
-def test_progress(bar: str, progress: tuple[int, int, int]) -> None:
+def test_progress(bar: str, progress: tuple[int, ...]) -> None:
     reading = read(SGLANG_OLD.split("[2025-03-01 10:01:20")[0] + bar)
-    assert reading["progress"] == {"phase": "load_weights", "percent": progress[0], "done": progress[1], "total": progress[2]}
+    assert reading["progress"] == dict(zip(("percent", "done", "total", "elapsed_seconds", "remaining_seconds"), progress), phase="load_weights")
 
 
 def test_a_line_glued_to_a_bar() -> None:
