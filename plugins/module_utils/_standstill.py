@@ -211,6 +211,12 @@ def _rendezvous(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional
     return None
 
 
+_TRANSPORT = (
+    "Check the link over which NCCL connects: NCCL_IB_HCA and NCCL_IB_GID_INDEX of both nodes (RoCE v2), the MTU, /dev/infiniband and the memlock "
+    "limit of the containers; once with NCCL_IB_DISABLE=1 tells RDMA from the network."
+)
+
+
 def _communicator(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional[Finding]:
     """Where NCCL's own lines stop: START is a rank's arrival, COMPLETE its ring."""
     told = {r["rank"]: reading(r).get("nccl") or {} for r in up}
@@ -224,13 +230,12 @@ def _communicator(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Option
     behind = [r for r in up if told[r["rank"]].get("complete", 0) < told[r["rank"]]["started"]]
     if len(behind) == len(up):
         over = " and ".join(sorted({str(facts.get("network")) for facts in told.values() if facts.get("network")})) or "its network"
-        remedy = (
-            "Check the link over which NCCL connects: NCCL_IB_HCA and NCCL_IB_GID_INDEX of both nodes (RoCE v2), the MTU, /dev/infiniband and the memlock "
-            "limit of the containers; once with NCCL_IB_DISABLE=1 tells RDMA from the network."
-        )
-        return Finding("nccl_hang", None, lines, f"NCCL has begun on all ranks and connects them on none, over {over}", remedy)
+        return Finding("nccl_hang", None, lines, f"NCCL has begun on all ranks and connects them on none, over {over}", _TRANSPORT)
     if behind:
         return Finding("nccl_hang", behind[0] if len(behind) == 1 else None, lines, f"NCCL is connected on the others but not on {name(behind[0])}")
+    if not all(told[r["rank"]].get("connected") for r in up):
+        # Since about 2.20 the channels are connected by the first collective, after "Init COMPLETE".
+        return Finding("nccl_hang", None, lines, "NCCL has begun on all ranks, but its rings are not connected", _TRANSPORT)
     remedy = "Look at what comes after NCCL: GLOO_SOCKET_IFNAME and the engine's host address of both nodes, and disable-custom-all-reduce."
     return Finding(None, None, lines, "NCCL is connected on all ranks: they wait in Gloo, a message queue or a custom all-reduce", remedy)
 
@@ -307,11 +312,12 @@ def _spinning(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional[F
 def spins(gpu: t.Mapping[str, t.Any]) -> bool:
     """A GPU's figures are those of a waiting collective.
 
-    A GB10 was seen at 96 % and about 20 W in NCCL hangs of 20 to 55 minutes (vLLM issues 42354 and 41725), under load it takes more than
-    60 W; of a GPU with a known limit, a fifth of it is taken for the border.
+    Measured on two H200 (NCCL 2.28.9, limit 700 W): 100 % busy at 121 W, the power of the idle chip, while an all-reduce waited 30 s for the
+    other rank, which was 0 % busy at 122 W; 100 % at 690 W in matrix products. A GB10, which tells no limit, was seen at 96 % and about
+    20 W in NCCL hangs of 20 to 55 minutes (vLLM issues 42354 and 41725).
     """
     busy, watts, limit = gpu.get("utilization_percent"), gpu.get("power_watts"), gpu.get("power_limit_watts")
-    return busy is not None and watts is not None and busy >= 90 and watts < (0.2 * limit if limit else 30)
+    return busy is not None and watts is not None and busy >= 90 and watts < (0.25 * limit if limit else 30)
 
 
 def _init(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional[Finding]:

@@ -257,11 +257,18 @@ CASES: dict[str, tuple[list[dict[str, t.Any]], str, str | None, str | None, tupl
         (),
     ),
     "NCCL is complete on all": (
-        [with_nccl(r, nccl(complete=1)) for r in (rank(0, upto(1), quiet_seconds=130.0), rank(1, upto(1), quiet_seconds=130.0))],
+        [with_nccl(r, nccl(complete=1, connected=1)) for r in (rank(0, upto(1), quiet_seconds=130.0), rank(1, upto(1), quiet_seconds=130.0))],
         "stalled",
         None,
         None,
         ("custom all-reduce",),
+    ),
+    "NCCL is complete, but its rings are not": (
+        [with_nccl(r, nccl(complete=1)) for r in (rank(0, upto(1), quiet_seconds=130.0), rank(1, upto(1), quiet_seconds=130.0))],
+        "stalled",
+        "nccl_hang",
+        None,
+        ("rings", "NCCL_IB_GID_INDEX"),
     ),
     "a spinning GPU": (
         [
@@ -332,8 +339,8 @@ def test_transport() -> None:
         (96, 20.0, None, True),
         (96, 65.0, None, False),
         (10, 20.0, None, False),
-        (100, 125.0, 700.0, True),
-        (100, 600.0, 700.0, False),
+        (100, 120.8, 700.0, True),
+        (100, 690.0, 700.0, False),
         (None, 20.0, None, False),
     ],
 )
