@@ -1,0 +1,255 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is private to the collection: it can change at any time.
+
+"""What a diagnosis is made of: which container on which node is which rank, or which log. Pure."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+from dataclasses import dataclass, field
+
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
+
+NOWHERE = "-"
+"""Stands for the container of a node that has none: no container can have that name."""
+
+Info = t.Mapping[str, t.Any]
+
+
+class ChoiceError(Exception):
+    """It can't be told what is to be judged; the text is a sentence that says what to do."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank: its node and its container there."""
+
+    node: str
+    rank: int
+    container: str
+    health_url: str = ""
+    """Where the head of a deployment is asked, by the node itself, whether it is well."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The ranks in order; C(ordered) is false where only their logs can tell the order."""
+
+    ranks: list[Rank]
+    ordered: bool = True
+    deployment: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+def choose(
+    hosts: t.Sequence[str],
+    nodes: t.Mapping[str, Info],
+    containers: t.Mapping[str, t.Any],
+    deployment: str = "",
+    groups: t.Sequence[str] = (),
+) -> Choice:
+    """Which containers are judged.
+
+    :param hosts: the hosts of the play, in its order.
+    :param nodes: what M(sparkstack.inference.inference_info) with C(search) said, by host; a host that didn't answer is missing.
+    :param containers: the variable C(container) as each host has it: a name, names with commas or in a list (the head's first), or a mapping.
+    :param deployment: the deployment that is wanted.
+    :param groups: the head and then the workers, where the inventory tells.
+    :raises ChoiceError: when there is nothing to judge, or more than one thing.
+    """
+    asked = {host: nodes[host] for host in hosts if nodes.get(host, {}).get("docker", {}).get("reachable")}
+    if hosts and not asked:
+        reasons = {str(info.get("docker", {}).get("error") or info.get("msg") or "").strip() for info in nodes.values()} - {""}
+        raise ChoiceError(f"No node could be looked at: {' '.join(sorted(reasons)) or 'none can be reached.'}")
+    if any(containers.get(host) for host in hosts):
+        return _named(hosts, asked, containers, groups)
+    ours = {host: [rank for rank in info["containers"] if not deployment or rank["deployment"] == deployment] for host, info in asked.items()}
+    there = sorted({rank["deployment"] for ranks in ours.values() for rank in ranks})
+    if len(there) > 1:
+        raise ChoiceError(f"There are several deployments: say which one with -e deployment=NAME, for {', '.join(there)}.")
+    if there:
+        return _labelled(hosts, ours, there[0], groups)
+    if deployment:
+        known = sorted({rank["deployment"] for info in asked.values() for rank in info["containers"]})
+        some = f"the deployments are {', '.join(known)}." if known else "no node has a deployment."
+        raise ChoiceError(f"No node has a rank of '{deployment}': {some}")
+    return _found(hosts, asked, groups)
+
+
+def _labelled(hosts: t.Sequence[str], ours: t.Mapping[str, list[t.Any]], deployment: str, groups: t.Sequence[str]) -> Choice:
+    """The ranks of a deployment by their labels; a rank that is nowhere is missing on a node that has none."""
+    ranks, notes, last = [], [], 0
+    for host, containers in ours.items():
+        # Two of one deployment on a node are of two launches: the one that was started last counts.
+        for index, container in enumerate(sorted(containers, key=lambda c: str(c["started_at"]), reverse=True)):
+            last = max(last, container["ranks"] - 1, container["rank"])
+            if index:
+                notes.append(f"{host} has another container of {deployment}, {container['name']}, which is left aside.")
+            else:
+                ranks.append(Rank(host, container["rank"], container["name"], _health_url(container)))
+    free = [host for host in _in_order(hosts, groups) if not ours.get(host)]
+    for number in range(last + 1):
+        if free and number not in [rank.rank for rank in ranks]:
+            ranks.append(Rank(free.pop(0), number, _container.name(deployment, number)))
+    return Choice(sorted(ranks, key=lambda rank: rank.rank), True, deployment, notes)
+
+
+def _health_url(container: t.Mapping[str, t.Any]) -> str:
+    if container["rank"] != 0 or container["port"] < 1:
+        return ""
+    address = str(container["listen_address"])
+    return f"http://{'127.0.0.1' if address in ('0.0.0.0', '::') else address}:{container['port']}/health"
+
+
+def _named(hosts: t.Sequence[str], asked: t.Mapping[str, Info], containers: t.Mapping[str, t.Any], groups: t.Sequence[str]) -> Choice:
+    there = {host: [found for found in info["found"] if found["by"] == "name"] for host, info in asked.items()}
+    order = _in_order(hosts, groups)
+    lists = {host: names(containers.get(host), host) for host in hosts}
+    pair = next((given for given in lists.values() if len(given) > 1), [])
+    if len(pair) > len(hosts):
+        raise ChoiceError(f"{len(pair)} containers are named and there are {len(hosts)} nodes: name one a node, the head's first.")
+    chosen: dict[str, tuple[int, str]] = {}
+    for place, host in enumerate(order):
+        given = lists[host]
+        present = [index for index, name in enumerate(given) if any(_is(found, name) for found in there.get(host, []))]
+        index = present[0] if len(present) == 1 else min(place, len(given) - 1)
+        chosen[host] = (index, given[index] if given else NOWHERE)
+    if not any(there.values()):
+        wanted = " or ".join(sorted({name for _index, name in chosen.values() if name != NOWHERE}))
+        seen = [f"{found['name']} on {host}" for host, info in asked.items() for found in info["found"]]
+        hint = f" These look like an engine: {', '.join(seen)}." if seen else ""
+        silent = [host for host in hosts if host not in asked]
+        also = f" ({', '.join(silent)} could not be asked)" if silent else ""
+        raise ChoiceError(f"No node has a container {wanted}{also}: correct the name, or leave it out to have one found.{hint}")
+    if len(pair) == len(hosts) and sorted(index for index, _name in chosen.values()) == list(range(len(hosts))):
+        order = sorted(order, key=lambda host: chosen[host][0])
+        return _in_ranks(order, {host: name for host, (_index, name) in chosen.items()}, True)
+    return _in_ranks(order, {host: name for host, (_index, name) in chosen.items()}, bool(groups) or len(order) < 2)
+
+
+def names(value: t.Any, host: str) -> list[str]:
+    """The names that a host's variable C(container) holds."""
+    if isinstance(value, t.Mapping):
+        value = value.get(host) or []
+    if isinstance(value, str):
+        value = value.split(",")
+    return [str(name).strip() for name in value or [] if str(name).strip()]
+
+
+def _is(found: t.Mapping[str, t.Any], name: str) -> bool:
+    return bool(found["name"] == name or (len(name) >= 12 and found["id"].startswith(name)))
+
+
+def _found(hosts: t.Sequence[str], asked: t.Mapping[str, Info], groups: t.Sequence[str]) -> Choice:
+    """The newest container of each node that looks like an engine."""
+    taken = {host: info["found"][0] for host, info in asked.items() if info["found"]}
+    if not taken:
+        raise ChoiceError(
+            "No node has a deployment, nor a container whose command or image looks like an inference engine: name one with -e container=NAME, or give logs."
+        )
+    notes = []
+    for host, container in taken.items():
+        others = [other["name"] for other in asked[host]["found"][1:]]
+        aside = f" Older ones are left aside: {', '.join(others)}." if others else ""
+        notes.append(f"The container {container['name']} was taken on {host}, by its {container['by']} ({container['image']}: {container['command']}).{aside}")
+    order = _in_order(hosts, groups)
+    chosen = {host: taken[host]["name"] if host in taken else NOWHERE for host in order}
+    return _in_ranks(order, chosen, bool(groups) or len(order) < 2, notes)
+
+
+def _in_order(hosts: t.Sequence[str], groups: t.Sequence[str]) -> list[str]:
+    return [host for host in groups if host in hosts] + [host for host in hosts if host not in groups]
+
+
+def _in_ranks(order: t.Sequence[str], chosen: t.Mapping[str, str], ordered: bool, notes: t.Sequence[str] = ()) -> Choice:
+    return Choice([Rank(host, rank, chosen[host]) for rank, host in enumerate(order)], ordered, "", list(notes))
+
+
+def by_claims(choice: Choice, claims: t.Mapping[str, t.Mapping[str, t.Any]]) -> Choice:
+    """The choice in the order that the ranks' own logs claim.
+
+    :param claims: C(claims) of each node's log (see C(_timeline)): C(rank), and C(ranks), how many there are.
+
+    Where they say nothing, or two the same, the order stays. Nodes without a container are left out where the logs say that all ranks are there.
+    """
+    told = {rank.node: _number(claims.get(rank.node, {}).get("rank")) for rank in choice.ranks}
+    known = {node: number for node, number in told.items() if number is not None}
+    ranks, notes = list(choice.ranks), list(choice.notes)
+    world = {_number(claims.get(rank.node, {}).get("ranks")) for rank in choice.ranks} - {None}
+    if len(world) == 1 and len([rank for rank in ranks if rank.container != NOWHERE]) == world.pop():
+        ranks = [rank for rank in ranks if rank.container != NOWHERE]
+    if known and len(set(known.values())) == len(known) and max(known.values()) < len(ranks):
+        free = [number for number in range(len(ranks)) if number not in known.values()]
+        ranks = [Rank(rank.node, known[rank.node] if rank.node in known else free.pop(0), rank.container) for rank in ranks]
+    elif len(ranks) > 1:
+        notes.append(f"Neither the inventory nor the logs tell which rank is which: {ranks[0].node} is taken for the head, as the first of the inventory.")
+    ranks = [Rank(rank.node, number, rank.container) for number, rank in enumerate(sorted(ranks, key=lambda rank: rank.rank))]
+    return Choice(ranks, True, choice.deployment, notes)
+
+
+def _number(value: t.Any) -> int | None:
+    return int(value) if str(value or "").isdigit() or value == 0 else None
+
+
+# Logs.
+
+
+def logs(given: t.Any, folder: str) -> list[dict[str, t.Any]]:
+    """The entries that M(sparkstack.inference.init_phase_wait) takes, out of them or of plain paths.
+
+    :param given: a list of mappings, a list of paths, or paths with commas between. :param folder: what relative paths start from.
+    :raises ChoiceError: for anything else.
+    """
+    entries = [path.strip() for path in given.split(",") if path.strip()] if isinstance(given, str) else given
+    if not isinstance(entries, (list, tuple)) or not entries:
+        raise ChoiceError("logs must be a list, of paths or of mappings with node, rank and path, the head's first.")
+    short = len({_stem(str(path)) for path in entries if isinstance(path, str)}) == len(entries)
+    found = []
+    for rank, entry in enumerate(entries):
+        if isinstance(entry, str):
+            found.append({"node": _stem(entry) if short else entry, "rank": rank, "path": _absolute(entry, folder)})
+        elif isinstance(entry, t.Mapping):
+            path = entry.get("path")
+            if not path and _true(entry.get("started", True)):
+                raise ChoiceError(f"The log of {entry.get('node', f'rank {rank}')} has no path; say started: false where the rank never ran.")
+            defaults = {"node": _stem(path) if path else f"rank{rank}", "rank": rank}
+            found.append({**defaults, **entry, **({"path": _absolute(path, folder)} if path else {})})
+        else:
+            raise ChoiceError(f"{entry!r} among logs is neither a path nor a mapping with node, rank and path.")
+    nodes = [str(entry["node"]) for entry in found]
+    same = sorted({node for node in nodes if nodes.count(node) > 1})
+    if same:
+        raise ChoiceError(f"Two of the logs are of the same node, {same[0]}: give each its own node.")
+    return found
+
+
+def _true(value: t.Any) -> bool:
+    return str(value).lower() not in ("false", "no", "0", "off", "")
+
+
+def _stem(path: str) -> str:
+    return os.path.splitext(os.path.basename(path))[0] or path
+
+
+def _absolute(path: str, folder: str) -> str:
+    return os.path.normpath(os.path.join(folder, os.path.expanduser(path)))
+
+
+def new_file(path: str, folder: str, force: bool) -> str:
+    """The absolute path of a file that is to be written.
+
+    :raises ChoiceError: when its folder is missing, or it is there and C(force) is not given.
+    """
+    whole = _absolute(path, folder)
+    parent = os.path.dirname(whole)
+    if not os.path.isdir(parent):
+        raise ChoiceError(f"There is no folder {parent} for {os.path.basename(whole)} on this machine: make it first, or name another one.")
+    if os.path.isdir(whole):
+        raise ChoiceError(f"{whole} is a folder: name a file in it.")
+    if os.path.exists(whole) and not force:
+        raise ChoiceError(f"{whole} is there already: name another file, or replace it with -e force=true.")
+    return whole

@@ -1,0 +1,136 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is private to the collection: it can change at any time.
+
+"""A verdict as lines that people read: what happened, what to do, by which lines it is known, and then each rank. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+import typing as t
+
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _report_closeup
+
+DETAILS = ("short", "normal", "full")
+_EVIDENCE = {"short": 3, "normal": 24, "full": 10**6}
+"""How many lines of evidence are shown."""
+
+Node = t.Mapping[str, t.Any]
+
+
+def report(verdict: t.Mapping[str, t.Any], width: int = 120, detail: str = "normal") -> list[str]:
+    """The lines of a report.
+
+    :param verdict: what M(sparkstack.inference.init_phase_wait) returned.
+    :param width: characters in a line of prose; log lines stay whole, so that they can be searched for.
+    :param detail: C(short) leaves the closer look out and all but three lines of evidence, C(full) leaves nothing out.
+    :raises ValueError: when that is no verdict.
+    """
+    if not isinstance(verdict, t.Mapping) or not verdict.get("verdict"):
+        raise ValueError("This is no verdict: give what init_phase_wait returned.")
+    nodes: list[tuple[str, Node]] = sorted((verdict.get("nodes") or {}).items(), key=lambda pair: pair[1].get("rank") or 0)
+    lines = _prose(f"{str(verdict['verdict']).upper()}: ", verdict.get("summary") or "", width, indent=2)
+    if verdict["verdict"] != "ready":
+        lines += _prose("  remedy    ", verdict.get("remedy") or "", width)
+        lines += [f"  cause     {_cause(verdict)}"]
+    lines += evidence(verdict.get("evidence") or [], _EVIDENCE[detail])
+    lines += [""]
+    column = max((len(name) for name, _node in nodes), default=0)
+    for name, node in nodes:
+        lines += _prose(f"  rank {node.get('rank')}  {name:<{column}}  ", rank(node), width)
+    notes = [str(note) for note in verdict.get("notes") or []]
+    if notes:
+        lines += [""]
+    for note in notes:
+        lines += _prose("  note      ", note, width)
+    if detail != "short":
+        for name, node in nodes:
+            shown = _report_closeup.lines(node, detail == "full")
+            if shown:
+                lines += ["", f"  closer look at {name}"] + [f"    {line}" for line in shown]
+    return lines
+
+
+def _prose(head: str, text: str, width: int, indent: int | None = None) -> list[str]:
+    """A paragraph behind its head, the lines after the first one indented as the text is."""
+    hang = " " * (len(head) if indent is None else indent)
+    return textwrap.wrap(text, max(40, width), initial_indent=head, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False) or [head.rstrip()]
+
+
+def _cause(verdict: t.Mapping[str, t.Any]) -> str:
+    words = [str(verdict.get("cause") or "none known")]
+    words.append(f"culprit {verdict['culprit']}" if verdict.get("culprit") else "no single culprit")
+    return ", ".join([*words, f"in phase {verdict.get('phase')}"])
+
+
+def evidence(found: t.Sequence[str], most: int) -> list[str]:
+    """The lines that decide; of too many, the beginning and, since a traceback says what it is about at its end, more of the end."""
+    shown = [line for entry in found for line in str(entry).splitlines() or [""]]
+    if len(shown) > most:
+        first = most // 4
+        gap = f"[.. {len(shown) - most} lines are left out here; -e json=FILE has all ..]"
+        shown = [*shown[:first], gap, *shown[len(shown) - (most - first) :]]
+    return [f"  {'evidence' if not index else '':<8}  {line}".rstrip() for index, line in enumerate(shown)]
+
+
+# Ranks.
+
+
+def rank(node: Node) -> str:
+    """One rank in a line: its state and the phases that it came to, each with the seconds that it took."""
+    state = node.get("state")
+    if state == "absent":
+        return "has no container"
+    if state == "unreachable":
+        return "could not be looked at"
+    words = [_state(node)]
+    progress = node.get("progress")
+    if progress:
+        words.append(f"{progress.get('percent')}% ({progress.get('done')}/{progress.get('total')})")
+    told = ", ".join(words)
+    phases = [_phase(phase, index + 1 == len(node.get("timeline") or []), node) for index, phase in enumerate(node.get("timeline") or [])]
+    told += ": " + " > ".join(phases) if phases else ""
+    earlier = node.get("earlier_runs") or []
+    if earlier:
+        ends = ", ".join(f"{run.get('phase')} ({run.get('cause') or 'no cause known'})" for run in earlier)
+        told += f"; its log holds {len(earlier)} earlier run{'s' if len(earlier) > 1 else ''}, which came to {ends}"
+    return told
+
+
+def _state(node: Node) -> str:
+    if node.get("state") == "exited":
+        code = node.get("exit_code")
+        told = "ended" if code is None else f"ended with exit code {code}"
+        return told + (", out of memory" if node.get("oom_killed") else "")
+    quiet = node.get("quiet_seconds")
+    if node.get("state") == "ready":
+        return "ready"
+    return "runs" if quiet is None or quiet < 10 else f"runs, quiet for {seconds(quiet)}"
+
+
+def _phase(phase: t.Mapping[str, t.Any], last: bool, node: Node) -> str:
+    took = phase.get("seconds")
+    if took is not None:
+        return f"{phase.get('phase')} {seconds(took)}"
+    if not last or phase.get("phase") == "ready":
+        at = f" at {clock(phase['time'])}" if last and phase.get("time") else ""
+        return f"{phase.get('phase')}{at}"
+    here = node.get("seconds_in_phase")
+    return f"{phase.get('phase')} {'for ' + seconds(here) if here is not None else ''}".rstrip()
+
+
+def seconds(value: float) -> str:
+    """A duration in words: "0.4 s", "88 s", "12 min", "3.1 h"."""
+    if value < 10:
+        return f"{value:.1f} s"
+    if value < 600:
+        return f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def clock(value: float) -> str:
+    """Seconds since the epoch as the hour and minute of the log's own clock."""
+    return time.strftime("%H:%M:%S", time.gmtime(value))
