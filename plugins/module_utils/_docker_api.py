@@ -176,7 +176,7 @@ class DockerAPI:
                 raise error if isinstance(error, DockerError) else DockerUnreachable(f"Docker cut off the output of {command[0]}: {error}.") from error
             found = self.find(path + "/json") or {}
             pid = found.get("Pid") if found.get("Running") else None
-            raise DockerTimeout(f"{command[0]} in the container was not done within {timeout:.0f} seconds.", pid) from error
+            raise DockerTimeout(f"{command[0]} in the container was not done within {timeout:.1f} seconds.", pid) from error
         found = self.find(path + "/json") or {}
         stdout, stderr = (b"".join(output[stream]).decode("utf-8", "replace") for stream in (1, 2))
         return Executed(found.get("ExitCode"), stdout, stderr)

@@ -1,0 +1,104 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who holds the memory, out of control groups of both versions, /proc and nvidia-smi."""
+
+from __future__ import annotations
+
+import pathlib
+import typing as t
+
+import pytest
+
+from ansible_collections.sparkstack.inference.plugins.module_utils import _holders, _processes
+
+ID = "34aa5170b20e1a553373055b0ff649cdac0695ae3fc98ffe3d407840212a8bbb"
+OTHER = "4f1c2d0e5b8a7963" * 4
+GIB = 1 << 30
+# memory.stat of a real vLLM rank that waited for its peer, shortened.
+STAT_1 = (
+    "cache 264658944\nrss 1192857600\nrss_huge 0\nshmem 8192\nhierarchical_memory_limit 4294967296\n"
+    "total_cache 264658944\ntotal_rss 1192857600\ntotal_rss_huge 0\ntotal_shmem 8192\n"
+)
+STAT_2 = "anon 1192857600\nfile 264658944\nkernel 9641984\nshmem 8192\nanon_thp 0\ninactive_anon 1190916096\n"
+MEMINFO = {"MemTotal": 128 * GIB, "Cached": 5 * GIB, "Buffers": 0, "Shmem": GIB}
+
+
+def group(root: pathlib.Path, path: str, **files: str) -> None:
+    folder = root / "sys/fs/cgroup" / path
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name.replace("__", ".")).write_text(content)
+
+
+def process(root: pathlib.Path, pid: int, cgroup: str, anonymous: int = 0, shared: int = 0, comm: str = "python3", cmdline: str = "") -> None:
+    folder = root / "proc" / str(pid)
+    folder.mkdir(parents=True)
+    (folder / "cgroup").write_text(cgroup)
+    (folder / "status").write_text(f"PPid:\t1\nRssAnon:\t{anonymous >> 10} kB\nRssFile:\t99999999 kB\nRssShmem:\t{shared >> 10} kB\n")
+    (folder / "comm").write_text(comm + "\n")
+    (folder / "cmdline").write_text(cmdline)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "path", "files", "limit"),
+    [
+        (
+            f"9:pids:/docker/{ID}\n4:memory:/docker/{ID}\n0::/docker/{ID}\n",
+            f"memory/docker/{ID}",
+            {"memory__stat": STAT_1, "memory__limit_in_bytes": "4294967296\n"},
+            4294967296,
+        ),
+        (f"4:memory:/docker/{ID}\n", f"memory/docker/{ID}", {"memory__stat": STAT_1, "memory__limit_in_bytes": "9223372036854771712\n"}, None),
+        (f"0::/system.slice/docker-{ID}.scope\n", f"system.slice/docker-{ID}.scope", {"memory__stat": STAT_2, "memory__max": "max\n"}, None),
+        (f"0::/docker/{ID}/workers\n", f"docker/{ID}", {"memory__stat": STAT_2, "memory__max": "4294967296\n"}, 4294967296),
+    ],
+)
+def test_a_control_group(tmp_path: pathlib.Path, cgroup: str, path: str, files: dict[str, str], limit: int | None) -> None:
+    group(tmp_path, path, **files)
+    assert _holders.control_group(ID, cgroup, str(tmp_path)) == _holders.Group(1192865792, limit)
+
+
+def test_no_control_group(tmp_path: pathlib.Path) -> None:
+    assert _holders.control_group(ID, f"0::/docker/{ID}\n", str(tmp_path)) == _holders.Group(None, None)
+    assert _holders.control_group("", "", str(tmp_path)) == _holders.Group(None, None)
+
+
+def held(root: pathlib.Path, own: str = ID, gpu: t.Mapping[int, tuple[int, str]] | None = None, **named: tuple[str, str]) -> list[dict[str, t.Any]]:
+    names = {OTHER: ("old-model", "vllm/vllm-openai:v0.11.0"), **named}
+    return _holders.holders(own, _processes.groups(str(root)), names, gpu or {}, MEMINFO, str(root))
+
+
+def test_holders(tmp_path: pathlib.Path) -> None:
+    group(tmp_path, f"system.slice/docker-{ID}.scope", memory__stat=STAT_2)
+    process(tmp_path, 703, f"0::/system.slice/docker-{ID}.scope\n", 9 * GIB)
+    # Docker's daemon restarted meanwhile, say: this one's control group can't be read, so its processes are added up.
+    process(tmp_path, 801, f"0::/docker/{OTHER}\n", 3 * GIB, 2 * GIB, "sglang::schedul", "sglang::scheduler_TP0\0")
+    process(tmp_path, 802, f"0::/docker/{OTHER}\n", GIB, 2 * GIB)
+    process(tmp_path, 900, "0::/user.slice/session-1.scope\n", 20 * GIB, 0, "python3", "python3\0-m\0http.server\0--password=abc\0")
+    process(tmp_path, 901, "0::/system.slice/ssh.service\n", 1 << 20, 0, "sshd")
+    found = held(tmp_path, gpu={801: (60 * GIB, "sglang::scheduler_TP0"), 77: (GIB // 2, "gone-from-proc"), 900: (GIB, "python3")})
+    assert found == [
+        {"kind": "container", "name": "old-model", "image": "vllm/vllm-openai:v0.11.0", "pid": None, "bytes": 66 * GIB, "gpu_bytes": 60 * GIB, "own": False},
+        {"kind": "process", "name": "python3 -m http.server", "image": None, "pid": 900, "bytes": 21 * GIB, "gpu_bytes": GIB, "own": False},
+        {"kind": "page_cache", "name": None, "image": None, "pid": None, "bytes": 4 * GIB, "gpu_bytes": 0, "own": False},
+        {"kind": "container", "name": ID[:12], "image": None, "pid": None, "bytes": 1192865792, "gpu_bytes": 0, "own": True},
+        {"kind": "process", "name": "gone-from-proc", "image": None, "pid": 77, "bytes": GIB // 2, "gpu_bytes": GIB // 2, "own": False},
+    ]
+
+
+def test_own_container_is_listed_however_small(tmp_path: pathlib.Path) -> None:
+    for pid in range(100, 120):
+        process(tmp_path, pid, "0::/user.slice\n", GIB + pid * 4096)
+    process(tmp_path, 703, f"0::/docker/{ID}\n", 4096)
+    found = held(tmp_path)
+    assert [entry["pid"] for entry in found if entry["kind"] == "process"] == list(range(119, 109, -1))
+    assert len(found) == _holders.MOST and found[0]["kind"] == "page_cache"
+    assert (found[-1]["own"], found[-1]["bytes"]) == (True, 4096)
+
+
+def test_a_container_in_a_container_is_its_hosts_unless_docker_knows_it(tmp_path: pathlib.Path) -> None:
+    process(tmp_path, 50, f"0::/docker/{ID}/docker/{OTHER}\n", GIB)
+    of = _processes.groups(str(tmp_path))
+    assert _holders.containers(of) == {ID: [50]}
+    assert _holders.containers(of, {OTHER: ("x", "y")}) == {OTHER: [50]}
