@@ -183,7 +183,7 @@ def test_a_limit_that_cuts_a_rank_is_refused(untouched: None) -> None:
         ),
         (
             {"engine": "sglang", "engines__sglang__arguments": {"language-model-only": True}},
-            "--language-model-only is not an option of SGLang 0.5.15: the nearest that it has is --served-model-name.",
+            "--language-model-only is not an option of SGLang 0.5.17+rehearsal: the nearest that it has is --language-only.",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parent
-VLLM, SGLANG = "sparkstack/vllm-cpu:0.32.0", "sparkstack/sglang-shape:0.5.15"
+VLLM, SGLANG = "sparkstack/vllm-cpu:0.32.0", "sparkstack/sglang-rehearsal:0.5.17"
 pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
 
@@ -62,6 +62,13 @@ def test_the_two_images_share_their_base_layer() -> None:
     assert layers[0][1] != layers[1][1]
 
 
-def test_the_stand_in_refuses_what_its_version_lacks() -> None:
-    shown = node(f"docker run --rm --network none {SGLANG} python3 -m sglang.launch_server --model /m --language-model-only || :")
-    assert "error: unrecognized arguments: --language-model-only" in shown
+def test_the_rehearsal_refuses_what_its_version_lacks() -> None:
+    shown = node(f"docker run --rm --network none {SGLANG} python3 -m sglang.launch_server --model /m --language-model-only || echo ended with $?")
+    assert "sglang serve: error: unrecognized arguments: --language-model-only" in shown
+    assert shown.endswith("ended with 2\n")
+
+
+def test_the_rehearsal_never_passes_for_sglang() -> None:
+    shown = node(f"docker run --rm --network none {SGLANG} python3 -m sglang.launch_server --help")
+    assert shown.startswith("rehearsal: this is the lab's rehearsal of SGLang 0.5.17, not SGLang")
+    assert node(f"docker run --rm --network none {SGLANG} python3 -c 'import sglang; print(sglang.__version__)'") == "0.5.17+rehearsal\n"

