@@ -51,25 +51,37 @@ _SECRETS = (
     (re.compile(r"(?i)\b(Bearer\s+)[\w.~+/=-]{6,}"), r"\1***"),
     (re.compile(r"\b(hf_|nvapi-|sk-)[A-Za-z0-9_-]{12,}"), r"\1***"),
 )
+# One of these is in every text with a secret.
+_SIGNS = ("api", "password", "token", "secret", "bearer", "hf_", "sk-")
 
 
-class Line(t.NamedTuple):
+class Line:
     """A line as the engine wrote it."""
 
-    text: str
-    """Without colours and without what a collector put before it."""
-    body: str
-    """The message alone, without the logger's prefix."""
-    process: str
-    """The process that a prefix of its own names, or nothing."""
-    logged: bool
-    """A logger's prefix stands before the message."""
-    time: t.Optional[float]
-    """Seconds since the epoch, the line's own clock taken for UTC; None where it tells no time."""
+    __slots__ = ("text", "body", "process", "logged", "_stamp", "_told")
+
+    def __init__(self, text: str, body: str, process: str, logged: bool, stamp: t.Optional[float], told: t.Tuple[str, int]) -> None:
+        """
+        :param text: without colours and without what a collector put before it.
+        :param body: the message alone, without the logger's prefix.
+        :param process: the process that a prefix of its own names, or nothing.
+        :param logged: a logger's prefix stands before the message.
+        :param stamp: the collector's time. :param told: the text that tells a time otherwise, and the year for it.
+        """
+        self.text, self.body, self.process, self.logged = text, body, process, logged
+        self._stamp, self._told = stamp, told
+
+    @property
+    def time(self) -> t.Optional[float]:
+        """Seconds since the epoch, the line's own clock taken for UTC; None where it tells no time."""
+        return self._stamp if self._stamp is not None else seconds(*self._told)
 
 
 def mask(text: str) -> str:
     """The text with API keys and tokens replaced by asterisks."""
+    low = text.lower()
+    if not any(sign in low for sign in _SIGNS):
+        return text
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     return text
@@ -89,6 +101,22 @@ def goes_on(raw: bytes) -> bool:
         tail = raw[-120:]
         return b'"stream"' in tail and b'\\n","stream"' not in tail
     return _CRI_PART.match(raw) is not None
+
+
+def end_of_line(chunk: bytes, position: int) -> int:
+    """Where the line that holds a position ends: a bar's updates end with a carriage return."""
+    end = chunk.find(b"\n", position)
+    end = end if end >= 0 else len(chunk)
+    bare = chunk.find(b"\r", position, end)
+    return bare if bare >= 0 else end
+
+
+def whole_line(chunk: bytes, start: int, position: int) -> int:
+    """The end of the line that begins at start: a collector writes what is longer than 16 KiB as several, each marked as a part."""
+    end = end_of_line(chunk, position)
+    while end < len(chunk) and goes_on(chunk[start:end]):
+        start, end = end + 1, end_of_line(chunk, end + 1)
+    return end
 
 
 def read(raw: bytes, year: int, at: str = "") -> t.List[Line]:
@@ -144,10 +172,8 @@ def _split(text: str, stamp: t.Optional[float], year: int, at: str) -> Line:
             break
         logged = True
         rest = rest[match.end() :]
-    if stamp is None:
-        place = text.find(at) if at else -1
-        stamp = seconds(text[: place if place > 0 else 200], year)
-    return Line(text, rest, process.rstrip(), logged, stamp)
+    place = text.find(at) if at and stamp is None else -1
+    return Line(text, rest, process.rstrip(), logged, stamp, (text[: place if place > 0 else 200], year))
 
 
 def _unwrap(text: str) -> t.Optional[t.Tuple[str, str]]:
@@ -176,7 +202,8 @@ def seconds(text: str, year: int) -> t.Optional[float]:
     group = found.groupdict()
     month, day, clock, fraction = (group[k] or group[k + "2"] or group[k + "3"] for k in ("mon", "day", "time", "frac"))
     try:
-        moment = datetime.strptime("{0}-{1}-{2} {3}".format(group["year"] or year, month, day, clock), "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
+        hour, minute, second = clock.split(":")
+        moment = datetime(int(group["year"] or year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=timezone.utc)
     except ValueError:
         return None
     zone = group["zone"]

@@ -23,8 +23,9 @@ _LINES = bytes.maketrans(b"\r", b"\n")
 _ALIKE = 4
 _UNLIKE_FOR = 16
 # These find every exception, so a signature that counts only as an exception's text needs no search of its own.
-ANCHORS = (TRACEBACK, "rror: ", "xception: ")
-NCCL = "NCCL "
+ANCHORS = (TRACEBACK, "rror:", "xception:")
+NCCL = b"NCCL INFO"
+NCCL_WARNS = b"NCCL WARN"
 
 
 class Marks:
@@ -44,7 +45,7 @@ class Marks:
         self.elsewhere = tuple(text for log in self.logs for text in log.elsewhere)
         self.bars = [] if phase == "ready" else _fewest(bar for log in self.logs for bar in log.bars)
         self.needles = [text for text in self._needles(phase) if not any(bar in text for bar in self.bars)]
-        self._encoded = [(text.encode(), text.encode().translate(None, _DIGITS)) for text in self.needles + [NCCL]]
+        self._encoded = [(text.encode(), text.encode().translate(None, _DIGITS)) for text in self.needles]
         self._encoded_bars = [(text.encode(), text.encode().translate(None, _DIGITS)) for text in self.bars]
         self._unlike = 0
 
@@ -70,8 +71,8 @@ class Marks:
                 wanted.append(signature.line if isinstance(signature.line, str) else signature.text)
         return _fewest(wanted)
 
-    def present(self, chunk: bytes) -> t.Tuple[t.List[bytes], t.List[bytes], bool]:
-        """Which texts a chunk may hold: of those by which lines are found, of bars; and whether NCCL speaks in it.
+    def present(self, chunk: bytes) -> t.Tuple[t.List[bytes], t.List[bytes], t.Optional[bytes]]:
+        """Which texts a chunk may hold: of those by which lines are found, and of bars; and, where NCCL speaks in it, its lines' shapes.
 
         A log repeats itself: without their digits, the 2000 lines of 256 KiB have some ten shapes, and looking through those costs
         nothing. What no line without digits holds, no line holds.
@@ -87,10 +88,7 @@ class Marks:
             shapes, column = b"\n".join(unique), 1
         texts = [pair[0] for pair in self._encoded if pair[column] in shapes]
         bars = [pair[0] for pair in self._encoded_bars if pair[column] in shapes]
-        nccl = NCCL.encode() in texts
-        if nccl:
-            texts.remove(NCCL.encode())
-        return texts, bars, nccl
+        return texts, bars, shapes if NCCL in shapes or NCCL_WARNS in texts else None
 
     def match(self, text: str, exception: bool) -> t.Optional[Signature]:
         """The first signature that a line bears; an exception's text bears more than another line."""

@@ -16,6 +16,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils import _logli
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._common import NCCL
 
 _ROWS = [(fact, fact.text.encode(), re.compile(fact.pattern.encode())) for fact in NCCL]
+# "[0]rocep1s0f1:1/RoCE [1]roceP2p1s0f1:1/RoCE [RO]", "[0]eth0:10.77.1.1<0>".
+_DEVICE = re.compile(r"\[\d+\]([^\s<]+)")
 _KEPT = 16
 
 
@@ -25,15 +27,15 @@ class NCCLFacts:
     def __init__(self, state: t.Optional[t.Dict[str, t.Any]] = None) -> None:
         self.state: t.Dict[str, t.Any] = state or {}
 
-    def gather(self, chunk: bytes) -> None:
-        """Take in what whole lines tell."""
+    def gather(self, chunk: bytes, shapes: bytes) -> None:
+        """Take in what whole lines tell. :param shapes: each different one of them once, its digits may be left out."""
         for fact, text, pattern in _ROWS:
             if fact.how == "first":
-                if fact.name not in self.state and text in chunk:
+                if fact.name not in self.state and text in shapes:
                     match = pattern.search(chunk)
                     if match:
                         self.state[fact.name] = _text(match.groups())
-            elif text in chunk:
+            elif text in shapes:
                 found = Counter(pattern.findall(chunk))
                 known = self.state.setdefault(fact.name, {})
                 for told in found:
@@ -51,7 +53,7 @@ class NCCLFacts:
         """
         told = {name: dict(value) if isinstance(value, dict) else value for name, value in self.state.items() if value and name != "inits"}
         if "devices" in told:
-            told["devices"] = list(told["devices"])
+            told["devices"] = list(dict.fromkeys(device for line in told["devices"] for device in _DEVICE.findall(line)))
         inits: t.Dict[str, int] = self.state.get("inits") or {}
         if inits:
             ranks = max(int(init.split()[0]) for init in inits)

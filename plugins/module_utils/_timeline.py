@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _logline
+from ansible_collections.sparkstack.inference.plugins.module_utils import _bar, _logline
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES, Marker, Signature
 from ansible_collections.sparkstack.inference.plugins.module_utils._logline import Line
@@ -24,9 +24,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._nccl import 
 
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
 _NATIVE = ("Exception raised from", "frame #", "<omitting python frames>", "C++ CapturedTraceback")
+_FRAME = b"frame #"
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)(?:\(\w+\))?(?::|$)")
-# " 17% Completed | 2/12 [00:00<00:01,  6.78it/s]" and "  2%|#         | 1/58 [00:57<54:23, 57.2s/it]"; "<?" before the first step.
-_BAR = re.compile(r"(\d+)%(?: Completed \||\|[^|\r\n]*\|) *(\d+)/(\d+) \[(?:([\d:]+)<([\d:]+|\?))?")
 _CLOCK = re.compile(rb"\d\d:\d\d:\d\d")
 
 KEPT_LINES = 200
@@ -40,26 +39,6 @@ _STRENGTH = {"cause": 5, "unknown": 4, "death": 3, "relay": 3, "peer": 2, "soft"
 def rank_of(phase: str) -> int:
     """A phase's place in the order."""
     return PHASES.index(phase)
-
-
-def _seconds(clock: str) -> int:
-    """A bar's time, "54:23" or "1:02:03", in seconds."""
-    return sum(int(part) * 60**power for power, part in enumerate(reversed(clock.split(":"))))
-
-
-def _end_of_line(chunk: bytes, position: int) -> int:
-    end = chunk.find(b"\n", position)
-    end = end if end >= 0 else len(chunk)
-    bare = chunk.find(b"\r", position, end)
-    return bare if bare >= 0 else end
-
-
-def _whole_line(chunk: bytes, start: int, position: int) -> int:
-    """The end of the line that begins at start: a collector writes what is longer than 16 KiB as several, each marked as a part."""
-    end = _end_of_line(chunk, position)
-    while end < len(chunk) and _logline.goes_on(chunk[start:end]):
-        start, end = end + 1, _end_of_line(chunk, end + 1)
-    return end
 
 
 class Timeline:
@@ -181,7 +160,11 @@ class Timeline:
         position = 0
         while position < len(chunk):
             if self._block is not None:
-                end = _end_of_line(chunk, position)
+                end = _logline.end_of_line(chunk, position)
+                if self._block["kind"] == "native" and chunk.startswith(_FRAME, position) and not self._first_of_its_kind():
+                    self._useful -= end - position
+                    position = end + 1
+                    continue
                 for line in _logline.read(chunk[position:end], self._year):
                     if not self._in_block(line):
                         self._event(line)
@@ -196,7 +179,7 @@ class Timeline:
                 self._bars(chunk, position, start if places else found, bars)
             if not places:
                 break
-            end = _whole_line(chunk, start, found)
+            end = _logline.whole_line(chunk, start, found)
             runs = self._runs
             for line in _logline.read(chunk[start:end], self._year, needle.decode()):
                 if self._block is None or not self._in_block(line):
@@ -205,8 +188,8 @@ class Timeline:
                 # A new run: from here on, all texts matter again.
                 return self._scan(chunk[end + 1 :])
             position = end + 1
-        if nccl:
-            self._nccl.gather(chunk)
+        if nccl is not None:
+            self._nccl.gather(chunk, nccl)
 
     def _bars(self, chunk: bytes, start: int, end: int, bars: t.Sequence[bytes]) -> None:
         """Between two other lines that matter, only the first update of a bar (its phase begins) and the last one tell anything."""
@@ -215,7 +198,7 @@ class Timeline:
         for place in sorted({min(places), max(places)} if places else ()):
             begin = max(chunk.rfind(b"\n", start, place), chunk.rfind(b"\r", start, place)) + 1 or start
             if begin > seen:
-                self._event(_logline.read(chunk[begin : _end_of_line(chunk, place)], self._year, "%")[0])
+                self._event(_logline.read(chunk[begin : _logline.end_of_line(chunk, place)], self._year, "%")[0])
             seen = begin
 
     # Judging a line.
@@ -225,9 +208,9 @@ class Timeline:
         text = line.text
         # uvicorn's "INFO:     Application startup complete." tells no time: the last one told stands for it.
         self._clock = line.time if line.time is not None else self._clock
-        bar = _BAR.search(text)
-        if bar:
-            self._progress = self._step(bar)
+        progress = _bar.read(text)
+        if progress:
+            self._progress = dict(progress, phase=self._phase)
         for name, marker in self._marks.markers:
             if marker.text in text:
                 self._mark(name, marker, line)
@@ -259,14 +242,6 @@ class Timeline:
     def _stop(self) -> None:
         """It was asked to end; after a failure that is the engine clearing up."""
         self._stopping = self._stopping or not any(candidate["fatal"] for candidate in self._candidates)
-
-    def _step(self, bar: t.Match[str]) -> t.Dict[str, t.Any]:
-        percent, done, total = (int(group) for group in bar.groups()[:3])
-        progress: t.Dict[str, t.Any] = {"phase": self._phase, "percent": percent, "done": done, "total": total}
-        for name, told in zip(("elapsed_seconds", "remaining_seconds"), bar.groups()[3:]):
-            if told and told != "?":
-                progress[name] = _seconds(told)
-        return progress
 
     def _mark(self, name: str, marker: Marker, line: Line) -> None:
         if marker.start:
@@ -365,6 +340,11 @@ class Timeline:
     def _numbered(self, number_: t.Optional[int]) -> t.Optional[t.Dict[str, t.Any]]:
         return next((c for c in self._candidates if c["order"] == number_), None)
 
+    def _first_of_its_kind(self) -> bool:
+        """The open block's lines are kept: of a trouble that is repeated without end, only the first time's are."""
+        candidate = self._numbered(t.cast(t.Dict[str, t.Any], self._block)["candidate"])
+        return candidate is not None and candidate["count"] == 1
+
     def _in_native(self, block: t.Dict[str, t.Any], line: Line) -> bool:
         if line.process == block["key"] and line.body.startswith(_NATIVE):
             self._useful -= len(line.text)
@@ -421,7 +401,7 @@ class Timeline:
         """Note a candidate; :returns: its number."""
         self._order += 1
         when = when if when is not None else line.time if line.time is not None else self._clock
-        told = self._told(cause, kind, message, line.text, signature)
+        told = self._told(cause, kind, message, line.text, signature) if kind != "soft" else {}
         for known in self._candidates:
             if known["cause"] == cause and known["kind"] == kind and (kind == "soft" or known["message"] == told["message"]):
                 known["count"] += 1
@@ -429,7 +409,7 @@ class Timeline:
                 known["fatal"] = known["fatal"] or (fatal and kind != "soft")
                 return t.cast(int, known["order"])
         candidate = dict(
-            told,
+            told or self._told(cause, kind, message, line.text, signature),
             fatal=fatal and kind != "soft",
             time=when,
             last_time=when,
@@ -461,15 +441,16 @@ class Timeline:
         """What the log tells so far.
 
         Keys: C(engine), C(phase), C(phases) (list of C(phase), C(time), C(seconds) or None while it lasts, C(values)), C(progress)
-        (C(phase), C(percent), C(done), C(total) and, where the bar tells them, C(elapsed_seconds) and C(remaining_seconds); or None), C(candidates) (see C(_diagnosis)), C(claims), C(elsewhere), C(stopping),
-        C(earlier) (runs before this one), C(nccl) (see C(_nccl)), C(last_line), C(first_time), C(last_time) (seconds since the epoch by the
-        log's own clock) and C(useful) (bytes that were no repetition of a trouble).
+        (C(phase), C(percent), C(done), C(total) and, where the bar tells them, C(elapsed_seconds) and C(remaining_seconds); or None),
+        C(candidates) (see C(_diagnosis)), C(claims), C(elsewhere), C(stopping), C(earlier) (runs before this one), C(nccl) (see
+        C(_nccl)), C(last_line), C(first_time), C(last_time) (seconds since the epoch by the log's own clock) and C(useful) (bytes that
+        were no repetition of a trouble).
         """
         progress = self._progress
-        bar = _BAR.search(_logline.plain(self._rest)) if self._phase != "ready" and self._rest else None
-        if bar:
-            # SGLang since 0.5.10 ends a bar's updates with "\\r" only: the newest one has no end yet.
-            progress = self._step(bar)
+        # SGLang since 0.5.10 ends a bar's updates with "\\r" only: the newest one has no end yet.
+        newest = _bar.read(_logline.plain(self._rest)) if self._phase != "ready" and self._rest else None
+        if newest:
+            progress = dict(newest, phase=self._phase)
         phases = []
         for index, phase in enumerate(self._phases):
             following = self._phases[index + 1]["time"] if index + 1 < len(self._phases) else None

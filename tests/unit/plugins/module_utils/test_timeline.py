@@ -128,7 +128,7 @@ def test_a_second_run_in_the_same_log() -> None:
 )
 def test_progress(bar: str, progress: tuple[int, ...]) -> None:
     reading = read(SGLANG_OLD.split("[2025-03-01 10:01:20")[0] + bar)
-    assert reading["progress"] == dict(zip(("percent", "done", "total", "elapsed_seconds", "remaining_seconds"), progress), phase="load_weights")
+    assert reading["progress"] == dict(zip(("percent", "done", "total", "elapsed_seconds", "remaining_seconds"), progress, strict=True), phase="load_weights")
 
 
 def test_a_line_glued_to_a_bar() -> None:
