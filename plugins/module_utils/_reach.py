@@ -172,6 +172,20 @@ def reach(peers: t.Sequence[str], source: str = "", mtu: int = 1500, patience: f
     return found
 
 
+def neighbours(table: str) -> t.Dict[str, bool]:
+    """Which addresses of the own subnets have told their hardware address.
+
+    :param table: the content of C(/proc/net/arp), "192.168.200.12  0x1  0x2  4a:..:01  *  enp1s0f0np0": the third column is 0x2 for one
+        that has, 0x0 for one that was asked in vain (Linux, net/ipv4/arp.c, arp_format_neigh_entry).
+    """
+    found: t.Dict[str, bool] = {}
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) >= 6:
+            found[fields[0]] = found.get(fields[0], False) or bool(int(fields[2], 16) & 2)
+    return found
+
+
 def _socket(source: str) -> t.Optional[t.Tuple[socket.socket, bool]]:
     """A socket for ICMP and whether it is a raw one, which root may open; else that of ping(1), where the group is let."""
     for kind in (socket.SOCK_RAW, socket.SOCK_DGRAM):

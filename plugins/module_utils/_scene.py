@@ -66,9 +66,19 @@ def scene(
         "docker_started": docker_started(root),
         "fabric": fabric,
         "sockets": _talk(address, port or 0, pid, str(inspection["Id"]), root, state.get("owners") or {}, keep["owners"]) if visible else None,
-        "reach": _reach.reach(peers, fabric["address"] if fabric else "", (fabric or {}).get("mtu") or 1500) if peers else {},
+        "reach": _reached(peers, fabric or {}, root) if peers else {},
     }
     return found, keep
+
+
+def _reached(peers: t.Sequence[str], fabric: t.Mapping[str, t.Any], root: str) -> t.Dict[str, t.Dict[str, t.Any]]:
+    """Who answers, and of those who don't whether at least their hardware address is known: a firewall lets that through."""
+    found: t.Dict[str, t.Dict[str, t.Any]] = {}
+    found.update(_reach.reach(peers, fabric.get("address") or "", fabric.get("mtu") or 1500))
+    known = _reach.neighbours(text(os.path.join(root, "proc", "net", "arp")))
+    for peer, echo in found.items():
+        echo["neighbour"] = known.get(peer)
+    return found
 
 
 def _talk(

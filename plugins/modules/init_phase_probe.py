@@ -231,7 +231,8 @@ scene:
     reach:
       description:
         - By address of O(peers), the seconds until an ICMP echo of 84 bytes (C(small)) and one as large as the interface's MTU, not to be
-          taken apart (C(large)) were answered from RV(scene.fabric.address); none each where no answer came.
+          taken apart (C(large)) were answered from RV(scene.fabric.address); none each where no answer came. C(neighbour) says whether the kernel has that
+          node's hardware address; none where it was not asked for.
         - It is empty without O(peers), and where the module may not send echoes.
       type: dict
 healthy:

@@ -92,3 +92,14 @@ def test_real_echoes() -> None:
 def test_no_echo_from_an_address_that_is_not_ones_own() -> None:
     assert _reach.reach(["127.0.0.1"], "203.0.113.1") == {}
     assert _reach.reach([]) == {}
+
+
+def test_neighbours() -> None:
+    table = (
+        "IP address       HW type     Flags       HW address            Mask     Device\n"
+        "192.168.200.12   0x1         0x2         4a:1f:5c:00:00:01     *        enp1s0f0np0\n"
+        "192.168.200.13   0x1         0x0         00:00:00:00:00:00     *        enp1s0f0np0\n"
+        "192.168.200.14   0x1         0x6         4a:1f:5c:00:00:03     *        enp1s0f0np0\n"
+    )
+    assert _reach.neighbours(table) == {"192.168.200.12": True, "192.168.200.13": False, "192.168.200.14": True}
+    assert _reach.neighbours("") == {}

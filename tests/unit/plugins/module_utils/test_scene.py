@@ -147,7 +147,7 @@ def test_the_peers_are_asked_from_the_fabrics_address(folder_of: t.Any, monkeypa
     # Also without a container: the peers' own subnet tells the fabric then.
     found, state = scene(None, None, None, {}, ["192.168.200.12"], root)
     assert asked == [(["192.168.200.12"], "192.168.200.11", 9000)]
-    assert (found["reach"], found["oom_kills"]) == ({"192.168.200.12": {"small": 0.1, "large": None}}, None)
+    assert (found["reach"], found["oom_kills"]) == ({"192.168.200.12": {"small": 0.1, "large": None, "neighbour": None}}, None)
     assert found["fabric"]["interface"] == "enp1s0f0np0"
 
 
