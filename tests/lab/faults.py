@@ -2,95 +2,65 @@
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Faults made for real on the lab's nodes, and what the same playbook makes of them: a table, then one line a figure.
+"""Faults made for real on the lab's nodes, and what the collection makes of them: tables, then one line a figure.
 
-Called by `make faults`. Each row begins with a served model; the time to serving counts from the playbook's start to the completion.
+Usage: faults.py [--part PART] [--row TEXT] [--lock FILE] [--list]. Called by `make faults`. Parts, by default all:
+  converge   what a deploy does about a fault: all ranks again, worker first, up to a completion
+  vllm       what the watch says of each fault with the real vLLM, and after how many seconds
+  sglang     the same with the rehearsal of SGLang
+  healthy    healthy starts, some slowed on purpose: none may be called stalled or failed
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
-import typing as t
-from dataclasses import dataclass
 
-import play
+from faultlab import converge, healthy, rows, run
+from faultlab.engines import ENGINES
 
-DEPLOY = "deploy_qwen.yml"
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A fault, what the plan must say of it, and whether all ranks must have been started anew."""
-
-    name: str
-    make: t.Callable[[], object]
-    reason: str
-    restarts: bool = True
+PARTS = ("converge", "vllm", "sglang", "healthy")
 
 
-def kill(name: str) -> t.Callable[[], object]:
-    """The rank of a node, ended as the kernel would."""
-    return lambda: play.node(name, f"docker kill --signal KILL {play.RANKS[name]}")
+def main(arguments: list[str]) -> int:
+    """Run the parts; 0 when every row is right."""
+    parser = argparse.ArgumentParser(prog="faults.py", description="Faults made for real on the lab's nodes.")
+    parser.add_argument("--part", action="append", choices=PARTS, help="what to run, may be given several times (default: all)")
+    parser.add_argument("--row", action="append", metavar="TEXT", help="only rows whose name holds this")
+    parser.add_argument("--lock", metavar="FILE", help="a file to lock while a row runs, for those who share the lab")
+    parser.add_argument("--list", action="store_true", help="print the names of the rows")
+    options = parser.parse_args(arguments)
+    parts = options.part or list(PARTS)
 
+    def chosen(names: list[str]) -> list[str]:
+        return [name for name in names if not options.row or any(text.lower() in name.lower() for text in options.row)]
 
-FAULTS = (
-    Fault("nothing wrong", lambda: None, "all ranks run as wanted and the head answered a request", restarts=False),
-    Fault("worker killed", kill("spark2"), "rank 1 on spark2 has ended (exit code 137)"),
-    Fault("head killed", kill("spark1"), "rank 0 on spark1 has ended (exit code 137)"),
-    Fault("worker removed", lambda: play.node("spark2", f"docker rm -f {play.RANKS['spark2']}"), "rank 1 is missing on spark2"),
-    Fault("worker's node rebooted", lambda: play.lab("reboot", "spark2"), "rank 1 on spark2 has ended"),
-    Fault("power cut on the head", lambda: (play.lab("power-cut", "spark1"), play.lab("up")), "rank 0 on spark1 has ended"),
-    Fault("image gone from the worker", lambda: play.node("spark2", "docker ps -aq | xargs docker rm -f; docker images -q | xargs docker rmi -f"), "missing"),
-)
-
-
-def row(fault: Fault) -> tuple[bool, float, list[str]]:
-    """Make one fault and let the playbook mend it: right or wrong, the seconds, and the table's cells."""
-    before = {name: rank["id"] for name, rank in play.ranks().items()}
-    fault.make()
-    run = play.playbook(DEPLOY)
-    seconds = run.seconds
-    right = run.code == 0 and fault.reason in run.text and "answered" in run.text
-    after = play.ranks() if run.code == 0 else {}
-    new = {name for name, rank in after.items() if rank["id"] != before[name]}
-    right = right and new == (set(play.RANKS) if fault.restarts else set())
-    if right and fault.restarts:
-        right = after["spark2"]["started"] < after["spark1"]["started"]
-    if not right:
-        sys.stderr.write(run.output)
-    action = "all ranks restarted, worker first" if fault.restarts else "nothing"
-    changed = " ".join(f"{name}={count}" for name, count in sorted(run.changed.items()))
-    return right, seconds, [fault.name, action if right else "WRONG", f"{seconds:.0f} s", changed, "pass" if right else "FAIL"]
-
-
-def main() -> int:
-    """Run the matrix; 0 when every row passed."""
-    play.lab("up")
-    play.install_engine()
-    first = play.playbook(DEPLOY)
-    if first.code:
-        sys.stderr.write(first.output)
-        return 1
+    if options.list:
+        for name, engine in ENGINES.items():
+            print(f"{name}:", *(f"  {row.name}" for row in rows.rows_for(engine)), sep="\n")
+        return 0
     begin = time.monotonic()
-    results = []
-    for fault in FAULTS:
-        results.append(row(fault))
-        print("  ".join(results[-1][2]), flush=True)
-    print()
-    header = ["fault", "actions", "to serving", "changed", "result"]
-    cells = [header, *(line for _right, _seconds, line in results)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
-    for line in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    mended: list[bool] = []
+    figures: list[str] = []
+    outcomes: list[run.Outcome] = []
+    engines = [ENGINES[part] for part in parts if part in ENGINES]
+    with run.alone(options.lock):
+        run.prepare(list(ENGINES.values()) if "healthy" in parts else engines)
+    for engine in engines:
+        picked = [row for row in rows.rows_for(engine) if row.name in chosen([row.name])]
+        outcomes += run.matrix(engine, picked, options.lock)
+    if "healthy" in parts:
+        outcomes += healthy.starts(options.lock)
+    if "converge" in parts:
+        with run.alone(options.lock):
+            mended, figures = converge.main()
+    if outcomes:
+        print(f"\n{run.table(outcomes)}")
     print(f"{time.monotonic() - begin:.0f} s in all")
-    print(f"figure faults_right_share {sum(right for right, _seconds, _line in results) / len(results):.2f} ratio")
-    print(f"figure faults_made {len(results)} faults")
-    restarts = [seconds for (_right, seconds, _line), fault in zip(results, FAULTS, strict=True) if fault.restarts]
-    unchanged = next(seconds for (_right, seconds, _line), fault in zip(results, FAULTS, strict=True) if not fault.restarts)
-    print(f"figure converged_run_vs_restart {unchanged / (sum(restarts) / len(restarts)):.2f} ratio")
-    return 0 if all(right for right, _seconds, _line in results) else 1
+    print(*run.figures(outcomes, mended), *figures, sep="\n")
+    return 0 if all(mended) and all(outcome.right for outcome in outcomes) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -112,10 +112,17 @@ def lab(*words: str) -> str:
     return done.stdout
 
 
-def install_engine() -> None:
-    """Have the engine's images on the head and the model on all nodes; quick where they are."""
-    done = subprocess.run([str(ROOT / "tests/lab/engine/install")], capture_output=True, text=True, timeout=900, check=False)
+def install_engine(*words: str) -> None:
+    """Have the engine's images on the head (or where the words say) and the model on all nodes; quick where they are."""
+    done = subprocess.run([str(ROOT / "tests/lab/engine/install"), *words], capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def built(product: str) -> pathlib.Path:
+    """Where a product of the engine's build lies on this machine; it is built when it is not there."""
+    done = subprocess.run([str(ROOT / "tests/lab/engine/build")], capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return pathlib.Path(dict(line.split(maxsplit=1) for line in done.stdout.splitlines())[product])
 
 
 def node(name: str, command: str) -> str:

@@ -1,0 +1,198 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The hands: what makes a fault on the nodes, when it happened, and what takes all of it away again."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import re
+import struct
+import time
+import typing as t
+from datetime import datetime
+
+import play
+
+from .engines import CONTAINERS, COPY, HEAD, NODES, WORKER, Engine
+from .launch import Missed
+
+SQUATTER = "notebook-of-somebody"
+HOLDER = "lab-port-holder"
+WRONG = "sparkstack/wrong-architecture:1"
+EM_AARCH64, EM_X86_64 = 183, 62
+
+
+def both(call: t.Callable[[str], object]) -> None:
+    """Do something on both nodes at once."""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        list(pool.map(call, NODES))
+
+
+def clean() -> None:
+    """Take away whatever a fault has left: containers, holders of ports, cuts, limits, a wrong clock."""
+    for node in NODES:
+        for word in ("thaw", "rejoin"):
+            play.lab(word, node)
+
+    def sweep(node: str) -> None:
+        settings = status[node]
+        if settings["cut"]:
+            play.lab("heal", node)
+        play.node(
+            node,
+            f"systemctl stop {HOLDER} 2>/dev/null; systemctl start docker;"
+            " docker ps -q --filter status=paused | xargs -r docker unpause >/dev/null;"
+            f" docker ps -aq | xargs -r docker rm -f >/dev/null; docker rmi -f {WRONG} >/dev/null 2>&1; rm -rf {COPY}",
+        )
+
+    status = {row["name"]: row for row in json.loads(play.lab("status", "--json"))["nodes"]}
+    both(sweep)
+    for node in NODES:
+        play.lab("disk", node, "off")
+        play.lab("clock", node, "0")
+
+
+def logs(node: str) -> str:
+    """A rank's log with Docker's own times."""
+    return play.node(node, f"docker logs --timestamps {CONTAINERS[node]} 2>&1 || true")
+
+
+# When it happened, in seconds since the epoch.
+
+
+def seconds_of(stamp: str) -> float:
+    """Of '2026-11-30T03:38:09.123456789Z'."""
+    whole, _dot, rest = stamp.rstrip("Z").partition(".")
+    return datetime.fromisoformat(whole + "+00:00").timestamp() + float(f"0.{rest or 0}")
+
+
+def ended(*nodes: str) -> float:
+    """When the first of these ranks had ended, by Docker."""
+    found = []
+    for node in nodes:
+        state = json.loads(play.node(node, f"docker inspect --format '{{{{json .State}}}}' {CONTAINERS[node]}"))
+        if not state["Running"]:
+            found.append(seconds_of(state["FinishedAt"]))
+    if not found:
+        raise Missed(f"no rank of {', '.join(nodes)} has ended")
+    return min(found)
+
+
+def said(node: str, pattern: str) -> float:
+    """When a rank first printed a line that matches."""
+    for line in logs(node).splitlines():
+        stamp, _blank, text = line.partition(" ")
+        if re.search(pattern, text):
+            return seconds_of(stamp)
+    raise Missed(f"{node} has not printed '{pattern}'")
+
+
+def oom_killed(node: str) -> float:
+    """When the kernel first killed a process of this rank; the nodes' kernel is this machine's."""
+    container = play.node(node, f"docker inspect --format '{{{{.Id}}}}' {CONTAINERS[node]}").strip()
+    # '6,1042,3600123456,-;oom-kill:constraint=CONSTRAINT_MEMCG,...,task_memcg=/sparklab/spark2/docker/4f1c..'
+    begin = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+    for line in kernel_log():
+        head, _semicolon, text = line.partition(";")
+        if text.startswith("oom-kill:") and container in text:
+            return begin + int(head.split(",")[2]) / 1e6
+    raise Missed(f"the kernel has killed nothing in {CONTAINERS[node]}")
+
+
+def kernel_log() -> list[str]:
+    """What the kernel's ring buffer holds, a record each."""
+    lines = []
+    stream = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        while True:
+            try:
+                lines.append(os.read(stream, 8192).decode(errors="replace"))
+            except BrokenPipeError:  # the record was overwritten meanwhile; the next one follows
+                continue
+            except BlockingIOError:
+                return lines
+    finally:
+        os.close(stream)
+
+
+# Before the start.
+
+
+def copy_model(engine: Engine) -> None:
+    """A copy of the model on both nodes, to be damaged."""
+    both(lambda node: play.node(node, f"rm -rf {COPY}; mkdir -p {os.path.dirname(COPY)}; cp -a {engine.model} {COPY}"))
+
+
+def lose_shard(engine: Engine) -> None:
+    """The second shard is missing on the worker."""
+    copy_model(engine)
+    play.node(WORKER, f"rm {COPY}/model-00002-*.safetensors")
+
+
+def cut_shard(engine: Engine) -> None:
+    """The second shard has half its length on the worker."""
+    copy_model(engine)
+    play.node(WORKER, f"f=$(echo {COPY}/model-00002-*.safetensors); truncate --size $(($(stat -c %s $f) / 2)) $f")
+
+
+def slow_disks(speed: str) -> t.Callable[[Engine], None]:
+    """Both nodes read from disk at this speed, and have to read the wide model from there."""
+
+    def make(engine: Engine) -> None:
+        for node in NODES:
+            play.lab("disk", node, speed)
+        both(lambda node: play.node(node, f"sync; for f in {engine.wide}/*; do dd if=$f iflag=nocache count=0 status=none; done"))
+
+    return make
+
+
+def hold_port(number: t.Callable[[Engine], int]) -> t.Callable[[Engine], None]:
+    """Somebody else's server listens at a port of the head."""
+
+    def make(engine: Engine) -> None:
+        port = number(engine)
+        play.node(HEAD, f"systemd-run --quiet --unit {HOLDER} python3 -m http.server {port}; until ss -Hltn 'sport = :{port}' | grep -q .; do sleep 0.1; done")
+
+    return make
+
+
+def squat(engine: Engine, size: int) -> None:
+    """A container that has nothing to do with the launch holds so many bytes of the worker's node."""
+    program = f"import time; held = bytearray({size}); held[::4096] = b'x' * len(held[::4096]); print('held', flush=True); time.sleep(3600)"
+    play.node(WORKER, f'docker run --detach --name {SQUATTER} --network none {engine.image} python3 -c "{program}"')
+    play.node(WORKER, f"until docker logs {SQUATTER} | grep -q held; do sleep 0.2; done")
+
+
+def foreign_elf() -> bytes:
+    """A program of 120 bytes for the architecture that this machine is not: its kernel refuses the header."""
+    machine = EM_X86_64 if os.uname().machine == "aarch64" else EM_AARCH64
+    header = struct.pack("<4s5B7xHHIQQQIHHHHHH", b"\x7fELF", 2, 1, 1, 0, 0, 2, machine, 1, 0x400078, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    return header + struct.pack("<IIQQQQQQ", 1, 5, 0, 0x400000, 0x400000, 120, 120, 0x1000)
+
+
+def wrong_image(_engine: Engine) -> None:
+    """An image for the other architecture on the worker, the shell in it too: else libc would run the program as a script."""
+    other = "amd64" if os.uname().machine == "aarch64" else "arm64"
+    octets = "".join(f"\\{byte:03o}" for byte in foreign_elf())
+    play.node(
+        WORKER,
+        "set -e; d=$(mktemp -d); cd $d; mkdir bin;"
+        f" printf '{octets}' > bin/sh; chmod 755 bin/sh; for name in vllm python3 python sglang; do cp bin/sh bin/$name; done;"
+        f" printf 'FROM scratch\\nCOPY bin /bin\\nENV PATH=/bin\\n' > Dockerfile; docker build -q --platform linux/{other} -t {WRONG} . ; rm -rf $d",
+    )
+
+
+# While it starts, or after.
+
+
+def kill(node: str) -> t.Callable[[], None]:
+    """A rank ended as the kernel would."""
+    return lambda: void(play.node(node, f"docker kill --signal KILL {CONTAINERS[node]}"))
+
+
+def void(_result: object) -> None:
+    """For a call whose answer nobody needs."""
