@@ -49,7 +49,8 @@ class NCCLFacts:
         C(version); C(bootstrap) ("eth0:10.77.1.1", its interface and address); C(network) (IB, Socket, or a plugin's name);
         C(devices); C(no_device) (a network that found none, such as NET/IB); C(ranks), C(started) and C(complete) (of the largest
         communicators: how many ranks they have, and how many Init START and Init COMPLETE lines there are); C(channels) (transport
-        to number, "NET/IB/0": 2); C(gdr) (GPU Direct RDMA is used); C(warning) (the first NCCL WARN).
+        to number, "NET/IB/0": 2); C(connected) ("Connected all rings" and trees: since about 2.20 that comes with the first collective,
+        after Init COMPLETE); C(gdr) (GPU Direct RDMA is used); C(warning) (the first NCCL WARN).
         """
         told = {name: dict(value) if isinstance(value, dict) else value for name, value in self.state.items() if value and name != "inits"}
         if "devices" in told:
@@ -58,6 +59,8 @@ class NCCLFacts:
         if inits:
             ranks = max(int(init.split()[0]) for init in inits)
             told.update(ranks=ranks, started=inits.get(f"{ranks} START", 0), complete=inits.get(f"{ranks} COMPLETE", 0))
+        if "connected" in told:
+            told["connected"] = sum(told["connected"].values())
         if "gdr" in told:
             told["gdr"] = told["gdr"] in ("GDRDMA", "GDR 1")
         return told

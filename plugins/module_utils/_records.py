@@ -118,7 +118,8 @@ def own_addresses(record: Record) -> t.List[str]:
 
 def killed_by_kernel(record: Record) -> t.List[t.Dict[str, t.Any]]:
     """The kernel's messages that it killed a process of this rank's container for lack of memory."""
-    return [entry for entry in scene(record, "kernel") or [] if entry.get("cause") == "oom" and entry.get("own", True)]
+    # A close look brings the kernel's messages about everybody; the scene those about this container only.
+    return [entry for entry in (record.get("scene") or {}).get("kernel") or [] if entry.get("cause") == "oom"]
 
 
 def only_other(ranks: t.Sequence[Record], record: Record) -> t.Optional[Record]:

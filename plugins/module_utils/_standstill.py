@@ -223,6 +223,11 @@ def _communicator(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Option
     if not any(facts.get("started") for facts in told.values()) or max(place(r) for r in up) > PHASES.index("create_runner"):
         return None
     lines = ["{}: {}".format(r["node"], _nccl_line(told[r["rank"]])) for r in up]
+    silent = [r for r in up if not told[r["rank"]]]
+    if silent:
+        # NCCL prints to a pipe in lumps of 4 KiB, and what a hanging or killed process has not printed is lost: no line proves nothing.
+        why = f"NCCL has begun, but of {name(silent[0])} no line of it has come"
+        return Finding("nccl_hang", None, lines, why, "Set NCCL_DEBUG=INFO and NCCL_DEBUG_FILE=/dev/stderr on all nodes: then its lines come at once.")
     without = [r for r in up if not told[r["rank"]].get("started")]
     if without:
         why = f"{name(without[0])} has not come to NCCL's set-up, the others have"

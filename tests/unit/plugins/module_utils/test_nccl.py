@@ -51,6 +51,7 @@ def test_over_rdma() -> None:
         "started": 1,
         "complete": 1,
         "channels": {"NET/IB/0": 2, "NET/IB/1": 1, "P2P": 1, "SHM": 1},
+        "connected": 1,
         "gdr": True,
     }
 
@@ -66,6 +67,7 @@ def test_real_lines_over_sockets() -> None:
         "started": 1,
         "complete": 1,
         "channels": {"NET/Socket/0": 4},
+        "connected": 2,
         "gdr": False,
     }
 
@@ -112,3 +114,26 @@ def test_a_new_run_begins_anew() -> None:
 
 def test_nothing_is_told_without_such_lines() -> None:
     assert facts(START) == {}
+
+
+# Two H200, torch 2.11.0, NCCL_DEBUG_FILE=/dev/stderr, the other rank 25 s late: so far the lines had come by then.
+WAITING = """\
+vm:760:760 [0] NCCL INFO Bootstrap: Using eth0:192.0.2.2<0>
+NCCL version 2.28.9+cuda13.0
+vm:760:760 [0] NCCL INFO Failed to initialize NET plugin IB
+vm:760:760 [0] NCCL INFO Initialized NET plugin Socket
+vm:760:760 [0] NCCL INFO Assigned NET plugin Socket to comm
+vm:760:760 [0] NCCL INFO Using network Socket
+vm:760:760 [0] NCCL INFO ncclCommInitRankConfig comm 0x12a8a0e0 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 60 commId 0xa6d7648a8f8ce374 - Init START
+"""
+MET = """\
+vm:760:760 [0] NCCL INFO ncclCommInitRankConfig comm 0x12a8a0e0 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 60 commId 0xa6d7648a8f8ce374 - Init COMPLETE
+vm:760:760 [0] NCCL INFO Channel 00/0 : 1[1] -> 0[0] [receive] via NET/Socket/0
+vm:760:760 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 0
+"""
+
+
+def test_a_rank_that_waits_and_one_that_has_met_the_other() -> None:
+    waiting, met = facts(WAITING), facts(WAITING + MET)
+    assert (waiting["network"], waiting["started"], waiting["complete"], waiting.get("connected")) == ("Socket", 1, 0, None)
+    assert (met["started"], met["complete"], met["connected"], met["channels"], met["gdr"]) == (1, 1, 1, {"NET/Socket/0": 1}, False)

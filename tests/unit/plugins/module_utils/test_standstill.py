@@ -236,11 +236,21 @@ CASES: dict[str, tuple[list[dict[str, t.Any]], str, str | None, str | None, tupl
         ("Docker was restarted",),
     ),
     "NCCL waits for a rank": (
-        [with_nccl(rank(0, upto(1) + NCCL, quiet_seconds=130.0), nccl()), with_nccl(rank(1, upto(1), quiet_seconds=130.0), {})],
+        [
+            with_nccl(rank(0, upto(1) + NCCL, quiet_seconds=130.0), nccl()),
+            with_nccl(rank(1, upto(1), quiet_seconds=130.0), {"version": "2.28.9", "bootstrap": "lo:127.0.0.1"}),
+        ],
         "stalled",
         "nccl_hang",
         "spark2",
         ("has not come",),
+    ),
+    "NCCL's lines are held back": (
+        [with_nccl(rank(0, upto(1) + NCCL, quiet_seconds=130.0), nccl()), with_nccl(rank(1, upto(1), quiet_seconds=130.0), {})],
+        "stalled",
+        "nccl_hang",
+        None,
+        ("NCCL_DEBUG_FILE",),
     ),
     "NCCL connects nobody": (
         [with_nccl(r, nccl()) for r in (rank(0, upto(1) + NCCL, quiet_seconds=130.0), rank(1, upto(1), quiet_seconds=130.0))],
