@@ -36,8 +36,9 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 _OURS = ("tp_launch_", "nccl_env_", "image_sync_", "model_staging_", "node_prep_")
 _WORDS = ("deployment", "container", "logs", "target", "relaunch", "strict", "fabric_address", "fabric_cidr")
 # What the playbooks work out is long, and stands in the plan.
-_DERIVED = frozenset(
-    "tp_launch_plan tp_launch_node tp_launch_parser tp_launch_inputs tp_launch_chosen tp_launch_judged tp_launch_verdict model_staging_manifest".split()
+_DERIVED = (
+    *("tp_launch_plan", "tp_launch_node", "tp_launch_parser", "tp_launch_inputs", "tp_launch_chosen", "tp_launch_judged"),
+    *("tp_launch_verdict", "model_staging_manifest"),
 )
 
 

@@ -50,26 +50,31 @@ def of_environment(entries: t.Iterable[str]) -> t.List[str]:
 
 def of_command(words: t.Sequence[str]) -> t.List[str]:
     """The secret values of a command line: C(--api-key VALUE), C(--api-key=VALUE), C(HF_TOKEN=VALUE), also in a shell's C(-c) text."""
+    found = _of_words([word for word in words if " " not in word.strip()])
+    for word in words:
+        if " " in word.strip():
+            try:
+                found += _of_words(shlex.split(word))
+            except ValueError:
+                found += _of_words(word.split())
+    return [value for value in found if value]
+
+
+def _of_words(words: t.Sequence[str]) -> t.List[str]:
     found: t.List[str] = []
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
-        if re.match(r"^-*[\w-]+$", name) and is_secret(name.lstrip("-")):
-            if equals:
-                found.append(value)
-            elif word.startswith("-"):
-                for following in words[index + 1 :]:
-                    # SGLang and vLLM both take several keys after one option.
-                    if following.startswith("-"):
-                        break
-                    found.append(following)
-        if " " in word:
-            try:
-                inner = shlex.split(word)
-            except ValueError:
-                inner = word.split()
-            if inner != [word]:
-                found += of_command(inner)
-    return [value for value in found if value]
+        if not re.match(r"^-*[\w-]+$", name) or not is_secret(name.lstrip("-")):
+            continue
+        if equals:
+            found.append(value)
+        elif word.startswith("-"):
+            for following in words[index + 1 :]:
+                # SGLang and vLLM both take several keys after one option.
+                if following.startswith("-"):
+                    break
+                found.append(following)
+    return found
 
 
 def of_file(text: str) -> t.List[str]:

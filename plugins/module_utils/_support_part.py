@@ -71,7 +71,7 @@ def _messages(api: DockerAPI, name: str, tty: bool, tail: str) -> t.Iterator[t.T
     query = {"stdout": "1", "stderr": "1", "timestamps": "1", "tail": tail}
     whole = True
     with api.request("GET", "/containers/{0}/logs".format(quote(name, safe="")), query) as response:
-        parts = iter(lambda: response.read1(65536), b"") if tty else (payload for _stream, payload in demultiplex(response.read))
+        parts = iter(response.readline, b"") if tty else (payload for _stream, payload in demultiplex(response.read))
         for message in parts:
             match = _STAMP.match(message)
             yield message if whole or not match else message[match.end() :], match.group(0) if match else b""

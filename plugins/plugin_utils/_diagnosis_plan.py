@@ -113,11 +113,16 @@ def _named(hosts: t.Sequence[str], asked: t.Mapping[str, Info], containers: t.Ma
     if len(pair) > len(hosts):
         raise ChoiceError(f"{len(pair)} containers are named and there are {len(hosts)} nodes: name one a node, the head's first.")
     chosen: dict[str, tuple[int, str]] = {}
+    for host in order:
+        present = [index for index, name in enumerate(lists[host]) if any(_is(found, name) for found in there.get(host, []))]
+        if len(present) == 1:
+            chosen[host] = (present[0], lists[host][present[0]])
     for place, host in enumerate(order):
-        given = lists[host]
-        present = [index for index, name in enumerate(given) if any(_is(found, name) for found in there.get(host, []))]
-        index = present[0] if len(present) == 1 else min(place, len(given) - 1)
-        chosen[host] = (index, given[index] if given else NOWHERE)
+        # Where none of several is to be seen, it is the one that no other node has.
+        given, taken = lists[host], [index for index, _name in chosen.values()]
+        left = [index for index in range(len(given)) if index not in taken] if len(given) > 1 else []
+        index = place if place in left or not left else left[0]
+        chosen.setdefault(host, (index, given[min(index, len(given) - 1)] if given else NOWHERE))
     if not any(there.values()):
         wanted = " or ".join(sorted({name for _index, name in chosen.values() if name != NOWHERE}))
         seen = [f"{found['name']} on {host}" for host, info in asked.items() for found in info["found"]]

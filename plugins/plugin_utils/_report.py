@@ -48,7 +48,11 @@ def report(verdict: t.Mapping[str, t.Any], width: int = 120, detail: str = "norm
         lines += _prose("  note      ", note, width)
     if detail != "short":
         for name, node in nodes:
-            shown = _report_closeup.lines(node, detail == "full")
+            if verdict["verdict"] == "ready" and detail != "full":
+                # Of what serves, only how its ranks are connected matters.
+                shown = _report_closeup.nccl(node.get("nccl") or {})
+            else:
+                shown = _report_closeup.lines(node, detail == "full", detail == "full" or verdict["verdict"] != "failed")
             if shown:
                 lines += ["", f"  closer look at {name}"] + [f"    {line}" for line in shown]
     return lines
@@ -108,6 +112,8 @@ def _state(node: Node) -> str:
     quiet = node.get("quiet_seconds")
     if node.get("state") == "ready":
         return "ready"
+    if node.get("state") == "paused":
+        return "is paused"
     return "runs" if quiet is None or quiet < 10 else f"runs, quiet for {seconds(quiet)}"
 
 

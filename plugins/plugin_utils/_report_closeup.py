@@ -11,25 +11,31 @@ from __future__ import annotations
 import re
 import typing as t
 
+_STATES = {"S": "sleeps", "I": "sleeps", "D": "waits for a device", "T": "is stopped", "t": "is stopped", "Z": "has ended"}
 _FRAMES = 4
 """Frames of a stack that are shown where not all are; the innermost stand first, as py-spy prints them."""
 _HOLDERS = 4
 _PROCESSES = 4
+_STACKS = 3
 
 Look = t.Mapping[str, t.Any]
 
 
-def lines(node: Look, full: bool = False) -> list[str]:
+def lines(node: Look, full: bool = False, stacks: bool = True) -> list[str]:
     """What the closer look at a node has seen, and what NCCL's own lines in its log tell; nothing where there was none.
 
     :param node: an entry of C(nodes) of the verdict, with C(closeup) and C(nccl).
-    :param full: all stacks, processes and holders.
+    :param full: all stacks, processes, holders and kernel messages. :param stacks: with the stacks at all.
     """
     look: Look = node.get("closeup") or {}
+    if look.get("problem"):
+        return [f"it could not be taken: {look['problem']}", *nccl(node.get("nccl") or {})]
     shown = []
-    for part in (_memory(look, full), _gpus(look), _processes(look, full), _fabric(look), _sockets(look), _reach(look), nccl(node.get("nccl") or {})):
+    for part in (_memory(look, full), _gpus(look), _processes(look, full), _fabric(look), _sockets(look), _listeners(look), _reach(look)):
         shown += part
-    return shown + _kernel(look, full) + _stacks(look, full)
+    shown += nccl(node.get("nccl") or {}) + _kernel(look, full)
+    shown += _stacks(look, full) if stacks else []
+    return shown + ([f"missing: {look[key]}" for key in sorted(look) if key.endswith("_problem") and look[key]] if full else [])
 
 
 def gib(size: float | None) -> str:
@@ -71,10 +77,10 @@ def _processes(look: Look, full: bool) -> list[str]:
     words = []
     for process in found[: None if full else _PROCESSES]:
         busy, wait = process.get("cpu_percent"), process.get("waits_in")
-        told = f"{process.get('name')} ({process.get('pid')}) {process.get('state') or ''}".rstrip()
-        words.append(told + (f" {busy:.0f}%" if busy is not None else "") + (f" in {wait}" if wait else ""))
+        told = f"{process.get('name')} ({process.get('pid')}) {_STATES.get(str(process.get('state')), 'runs')}"
+        words.append(told + (f", {busy:.0f}% of a CPU" if busy is not None else "") + (f" in {wait}" if wait else ""))
     more = f", and {len(found) - len(words)} more" if len(found) > len(words) else ""
-    return [f"processes: {', '.join(words)}{more}"] if words else []
+    return [f"processes: {'; '.join(words)}{more}"] if words else []
 
 
 def _fabric(look: Look) -> list[str]:
@@ -101,6 +107,15 @@ def _sockets(look: Look) -> list[str]:
     if sockets.get("dialing"):
         words.append(f"dials {', '.join(sockets['dialing'])} without an answer")
     return [f"rendezvous port {sockets['port']}: {'; '.join(words) or 'nobody listens and nothing is connected'}"]
+
+
+def _listeners(look: Look) -> list[str]:
+    """Who else listens on a port that the rank wants."""
+    others = [listener for listener in look.get("listeners") or [] if not listener.get("own")]
+    return [
+        f"port {listener.get('port')} is taken by {listener.get('container_name') or listener.get('process') or 'somebody'} (pid {listener.get('pid')})"
+        for listener in others
+    ]
 
 
 def _reach(look: Look) -> list[str]:
@@ -141,7 +156,7 @@ def _kernel(look: Look, full: bool) -> list[str]:
 
 def _stacks(look: Look, full: bool) -> list[str]:
     shown = []
-    for stack in look.get("stacks") or []:
+    for stack in (look.get("stacks") or [])[: None if full else _STACKS]:
         name = f"stack of {stack.get('name')} ({stack.get('pid')}):"
         text = [line for line in str(stack.get("text") or "").splitlines() if line.strip()]
         shown += [name] + [f"  {line}" for line in (text if full else shorten(text))]

@@ -1,0 +1,117 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One node's part of a bundle: long logs, masked inspections, what the kernel says; the daemon is made of plain data."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import pathlib
+import typing as t
+
+import pytest
+
+from ansible_collections.sparkstack.inference.plugins.module_utils import _support_part as subject
+from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerError
+
+KEY = "geheim-abc-123"
+
+
+def stamp(number: int) -> bytes:
+    return f"2026-11-29T22:{number // 60:02d}:{number % 60:02d}.000000000Z ".encode()
+
+
+class Docker:
+    """A daemon with one container, whose log is these messages; each is a frame, with a time of its own."""
+
+    def __init__(self, messages: t.Sequence[bytes], tty: bool = False, container: dict[str, t.Any] | None = None) -> None:
+        self.messages = [stamp(number) + message for number, message in enumerate(messages)]
+        self.tty = tty
+        self.inspection = container
+        self.tails: list[str] = []
+
+    @contextlib.contextmanager
+    def request(self, _method: str, path: str, query: dict[str, str]) -> t.Iterator[t.Any]:
+        assert path == "/containers/rank0/logs" and query["timestamps"] == "1"
+        self.tails.append(query["tail"])
+        messages = self.messages if query["tail"] == "all" else self.messages[-3:]
+        yield io.BytesIO(b"".join(messages if self.tty else [b"\x01\0\0\0" + len(m).to_bytes(4, "big") + m for m in messages]))
+
+    def get(self, path: str, _query: t.Any = None) -> t.Any:
+        if self.inspection is None and path == "/info":
+            raise DockerError("Docker does not answer on /x: [Errno 2] No such file.")
+        return {"/info": {"ServerVersion": "29.1", "Runtimes": {"runc": {}}}, "/version": {"Components": [{"Name": "Engine", "Version": "29.1"}]}}.get(path, [])
+
+    def container(self, name: str) -> t.Any:
+        return self.inspection if name == "rank0" else None
+
+
+def log(docker: Docker, first: int = 100, last: int = 100) -> bytes:
+    return subject.long_log(t.cast(t.Any, docker), "rank0", docker.tty, first, last)
+
+
+@pytest.mark.parametrize("tty", [False, True])
+def test_a_short_log_is_whole(tty: bool) -> None:
+    docker = Docker([b"one\n", b"two\n"], tty)
+    assert log(docker) == stamp(0) + b"one\n" + stamp(1) + b"two\n"
+    assert docker.tails == ["all"]
+
+
+def test_the_parts_of_a_long_line_are_joined() -> None:
+    assert log(Docker([b"a" * 20, b"b" * 20 + b"\n", b"c\n"])) == stamp(0) + b"a" * 20 + b"b" * 20 + b"\n" + stamp(2) + b"c\n"
+
+
+def test_of_a_long_log_the_beginning_and_the_end_are_kept() -> None:
+    docker = Docker([b"%03d\n" % number for number in range(20)])
+    found = log(docker, first=70, last=72)
+    assert found.startswith(stamp(0) + b"000\n" + stamp(1) + b"001\n") and found.endswith(stamp(18) + b"018\n" + stamp(19) + b"019\n")
+    assert b"a part of the log is left out here" in found and b"010" not in found
+
+
+def test_where_beginning_and_end_meet_nothing_is_told_twice_or_said_to_be_missing() -> None:
+    docker = Docker([b"%03d\n" % number for number in range(4)])
+    assert log(docker, first=90, last=1000) == b"".join(docker.messages)
+
+
+CONTAINER = {
+    "Id": "rank0",
+    "Name": "/rank0",
+    "Path": "vllm",
+    "Args": ["serve", "/models/tiny", "--api-key", KEY],
+    "Config": {"Tty": False, "Env": ["HF_TOKEN=hf-geheim", "PATH=/bin"], "Labels": {}},
+    "Mounts": [],
+}
+
+
+def test_all_of_a_node_without_its_secrets(tmp_path: pathlib.Path) -> None:
+    for name, text in {"proc/meminfo": "MemTotal: 1 kB\n", "var/lib/sparkstack/secrets/rank0.env": "VLLM_API_KEY='in the file'\n"}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    model = tmp_path / "tiny"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "gone.safetensors").symlink_to("../blobs/none")
+    container = {**CONTAINER, "Mounts": [{"Source": str(model), "Destination": "/models/tiny", "RW": False}]}
+    docker = Docker([f"key {KEY}\n".encode(), b"in the file hf-geheim\n"], container=container)
+    said = {"dmesg": f"[1] eth0: Link is Down\n[2] boring\n[3] Out of memory: Killed process 7 {KEY}\n"}
+    files, secrets = subject.collect(t.cast(t.Any, docker), "rank0", lambda words: said.get(words[0], ""), str(tmp_path))
+    assert sorted(secrets) == sorted(["hf-geheim", KEY, "in the file"])
+    assert files["container.log"] == stamp(0) + b"key ***\n" + stamp(1) + b"*** ***\n"
+    assert json.loads(files["container.json"])["Config"]["Env"] == ["HF_TOKEN=***", "PATH=/bin"]
+    assert json.loads(files["container.json"])["Args"][-1] == "***"
+    assert files["kernel.txt"] == b"[1] eth0: Link is Down\n[3] Out of memory: Killed process 7 ***\n"
+    assert b"config.json" in files["model.txt"] and b"No such file or directory  gone.safetensors -> ../blobs/none" in files["model.txt"]
+    assert files["meminfo.txt"] == b"MemTotal: 1 kB\n"
+    assert json.loads(files["docker.json"])["ServerVersion"] == "29.1"
+    assert not [name for name, data in files.items() for secret in secrets if secret.encode() in data]
+
+
+@pytest.mark.parametrize(
+    "container, name, problem",
+    [(CONTAINER, "rank9", b"There is no container rank9.\n"), (None, "rank0", b"Docker does not answer on /x: [Errno 2] No such file.\n")],
+)
+def test_a_node_that_can_tell_little_says_why(container: t.Any, name: str, problem: bytes, tmp_path: pathlib.Path) -> None:
+    files, secrets = subject.collect(t.cast(t.Any, Docker([], container=container)), name, lambda _words: "", str(tmp_path))
+    assert files["problems.txt"] == problem and secrets == [] and "container.log" not in files
