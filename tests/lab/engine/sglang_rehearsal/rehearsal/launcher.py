@@ -95,7 +95,8 @@ class Launcher:
 
     def on_sigquit(self, _number: int, _frame: t.Any) -> None:
         """A rank has failed and said so."""
-        signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+        for number in (signal.SIGQUIT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         if self.serving:
             self.log.say("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
             self.log.say("Sleeping 5 seconds before crash diagnostics to let GPU activity settle.")

@@ -27,13 +27,13 @@ class Lines:
         path = os.environ.get("NCCL_DEBUG_FILE", "").replace("%h", socket.gethostname()).replace("%p", str(os.getpid()))
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if path and self._level else None
         self._head = f"{socket.gethostname()}:{os.getpid()}:{os.getpid()} [{device}] NCCL "
-        self._kept = b""
+        self.kept = b""
 
     def _write(self, text: str) -> None:
         if self._file is not None:
             os.write(self._file, text.encode())
         else:
-            self._kept += text.encode()
+            self.kept += text.encode()
 
     def info(self, *texts: str) -> None:
         """Lines of NCCL_DEBUG=INFO."""
@@ -47,9 +47,9 @@ class Lines:
 
     def flush(self) -> None:
         """Write what fills whole blocks of the buffer; the rest stays in it."""
-        if full := len(self._kept) // _BLOCK * _BLOCK:
-            os.write(1, self._kept[:full])
-            self._kept = self._kept[full:]
+        if full := len(self.kept) // _BLOCK * _BLOCK:
+            os.write(1, self.kept[:full])
+            self.kept = self.kept[full:]
 
 
 def interface() -> tuple[str, str] | None:
@@ -128,7 +128,9 @@ def init_comm(group: Group, lines: Lines, device: int) -> list[net.Wire]:
     channels = [f"Channel {channel:02d}/{world:02d} : {' '.join(map(str, range(world)))}" for channel in range(2)]
     ways = [(before, rank, "receive"), (rank, after, "send")]
     lines.info("Bootstrap timings total 0.080118 (create 0.000032, send 0.000079, recv 0.079644, ring 0.000019, delay 0.000001)")
-    lines.info(*channels, "P2P Chunksize set to 131072")
+    lines.info(f"{comm.partition(' cudaDev')[0].replace('nranks', 'nRanks')} nNodes {world} localRanks 1 localRank 0 MNNVL 0", *channels)
+    lines.info("P2P Chunksize set to 131072", "PROFILER/Plugin: Could not find: libnccl-profiler.so")
+    lines.info("[Proxy Service] Device 0 CPU core 1", "[Proxy Service UDS] Device 0 CPU core 8", "[Proxy Progress] Device 0 CPU core 9")
     lines.info(*(f"Channel {number:02d}/0 : {a}[0] -> {b}[0] [{word}] via NET/{network}/0" for a, b, word in ways for number in range(2)))
     lines.info("Connected all rings, use ring PXN 0 GDR 0", "Connected all trees", "TUNER/Plugin: Could not find: libnccl-tuner.so")
     lines.info("2 coll channels, 2 collnet channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer")
@@ -137,8 +139,8 @@ def init_comm(group: Group, lines: Lines, device: int) -> list[net.Wire]:
     return wires
 
 
-def second_comm(lines: Lines) -> None:
-    """What the first request adds: enough to fill the buffer of standard output."""
-    for _pass in range(3):
-        lines.info("Comm config Blocking set to 1", "Assigned NET plugin Socket to comm", "Using network Socket")
+def first_request(lines: Lines) -> None:
+    """What the first request adds, a communicator of its own: it fills the buffer of standard output."""
+    while 0 < len(lines.kept) < _BLOCK:
+        lines.info("Comm config Blocking set to 1", "Initialized NET plugin Socket", "Assigned NET plugin Socket to comm", "Using network Socket")
     lines.flush()

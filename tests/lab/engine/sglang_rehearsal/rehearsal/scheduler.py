@@ -236,6 +236,8 @@ class Rank:
     def forward(self, request: dict[str, t.Any]) -> list[str]:
         """The words of an answer: the same for the same prompt and weights. Each rank has numbers that only it knows."""
         if self.tp_rank == 0:
+            if request["id"] == 1:
+                nccl.first_request(self.nccl_lines)
             self.log.say(
                 f"Prefill batch, #new-seq: 1, #new-token: {max(1, len(request['prompt'].split()))}, #cached-token: 0, token usage: 0.00, "
                 "#running-req: 0, #queue-req: 0, #pending-token: 0, cuda graph: True, input throughput (token/s): 20.00"
@@ -243,6 +245,4 @@ class Rank:
         seeds = (f"{self.digest} {step} {request['prompt']}" for step in range(request["tokens"]))
         mine = [int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big") for seed in seeds]
         sums = [sum(parts) for parts in zip(*self.group.all_gather(mine), strict=True)]
-        if self.tp_rank == 0:
-            nccl.second_comm(self.nccl_lines)
         return [WORDS[number % len(WORDS)] for number in sums]
