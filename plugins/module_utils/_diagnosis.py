@@ -161,7 +161,7 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record]) -> t.Dict[str
     if culprit is not None:
         extra, better = _holder(cause, culprit)
         lines, remedy = lines + extra, better or remedy
-    return _verdict("failed", cause, culprit, lines, _sentence(cause, culprit, best), ranks, remedy)
+    return _verdict("failed", cause, culprit, lines, _sentence(cause, culprit, best, ranks), ranks, remedy)
 
 
 def _holder(cause: str, culprit: Record) -> t.Tuple[t.List[str], str]:
@@ -332,7 +332,7 @@ def _notes(ranks: t.Sequence[Record]) -> t.List[str]:
     return notes
 
 
-def _sentence(cause: str, culprit: t.Optional[Record], best: Suspect) -> str:
+def _sentence(cause: str, culprit: t.Optional[Record], best: Suspect, ranks: t.Sequence[Record]) -> str:
     what = CAUSES[cause].what
     teller = "" if culprit is best.record or culprit is None else f", as {name(best.record)} tells"
     if culprit is None:
@@ -342,6 +342,9 @@ def _sentence(cause: str, culprit: t.Optional[Record], best: Suspect) -> str:
     if culprit is best.record and cause == "rendezvous_timeout":
         return f"{name(culprit)} could not reach the head, which waits at the rendezvous{message(best.candidate)}."
     where = f" in phase {phase(culprit)}" if culprit.get("started", True) else " (it was never started)"
+    if phase(ranks[0]) == "ready" and done(culprit) and culprit.get("started", True):
+        # The log of a vLLM worker shows no phase after its KV cache.
+        where = " while it served"
     return f"{name(culprit)} {what}{where}{teller}{message(best.candidate)}."
 
 
