@@ -42,6 +42,7 @@ class Marks:
         # The engine's own come first: they are narrower.
         self.signatures: t.List[Signature] = [s for log in self.logs for s in log.signatures] + list(SIGNATURES)
         self.fatal = tuple(text for log in self.logs for text in log.fatal)
+        self.options = tuple(path for log in self.logs for path in log.options)
         self.elsewhere = tuple(text for log in self.logs for text in log.elsewhere)
         self.bars = [] if phase == "ready" else _fewest(bar for log in self.logs for bar in log.bars)
         self.needles = [text for text in self._needles(phase) if not any(bar in text for bar in self.bars)]

@@ -186,7 +186,8 @@ class Timeline:
                     self._event(line)
             if runs != self._runs:
                 # A new run: from here on, all texts matter again.
-                return self._scan(chunk[end + 1 :])
+                self._scan(chunk[end + 1 :])
+                return
             position = end + 1
         if nccl is not None:
             self._nccl.gather(chunk, nccl)
@@ -323,7 +324,7 @@ class Timeline:
             if body.startswith(TRACEBACK) or block["length"] > 40:
                 self._block = None
                 return False
-            if _EXCEPTION.match(body):
+            if _EXCEPTION.match(body) or self._explained(block, line):
                 self._final(block, line)
         elif block["stage"] == "message":
             block["stage"] = "after"
@@ -355,6 +356,20 @@ class Timeline:
         self._block = None
         return False
 
+    def _about_options(self, lines: t.Sequence[str]) -> bool:
+        frame = next((text for text in reversed(lines) if '  File "' in text), "")
+        return any(path in frame for path in self._marks.options)
+
+    def _explained(self, block: t.Dict[str, t.Any], line: Line) -> bool:
+        """A further line of a message tells the reason, where the first one tells only that there is one.
+
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig", "  Value error, The checkpoint you are
+        trying to load has model type `qwen4` but Transformers does not recognize this architecture."
+        """
+        known = self._numbered(block["candidate"])
+        signature = self._marks.match(line.text, True) if known and known["kind"] == "unknown" else None
+        return signature is not None and signature.kind == "cause"
+
     def _final(self, block: t.Dict[str, t.Any], line: Line) -> None:
         """The last line of a traceback, or of one in a chain: what was raised."""
         signature = self._marks.match(line.text, True)
@@ -363,8 +378,10 @@ class Timeline:
                 self._stop()
             return
         cause, kind = (signature.cause, signature.kind) if signature else ("unknown", "unknown")
-        kind = "unknown" if cause == "unknown" and kind == "cause" else kind
         known = self._numbered(block["candidate"])
+        if signature is None and self._about_options(known["lines"] if known else block["lines"]):
+            cause, kind = "bad_flag", "cause"
+        kind = "unknown" if cause == "unknown" and kind == "cause" else kind
         if known is None:
             fresh = self._add(cause, kind, line, line.body, block["fatal"], signature, block["lines"], block["time"])
             # A repetition goes on in its own block: the first one's lines are kept.

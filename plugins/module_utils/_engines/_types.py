@@ -147,6 +147,8 @@ class Log:
     """What a rank says of its place, to be compared between ranks: name to a regular expression with one group."""
     last_sign: str
     """The last phase that the log of a rank other than 0 shows."""
+    options: t.Tuple[str, ...] = ()
+    """Parts of the paths of source files that check the options: what is raised there, and no signature knows, is a matter of options."""
     elsewhere: t.Tuple[str, ...] = ()
     """Fixed texts of a rank that only lends its machine: its phases stand in another rank's log."""
 

@@ -119,6 +119,15 @@ _MEM = r"avail mem=(?P<available_gb>[\d.]+)"
 _ENDS = r"elapsed=(?P<init_seconds>[\d.]+) s|mem usage=(?P<used_gb>-?[\d.]+)"
 _WEIGHTS = r"elapsed=(?P<load_seconds>[\d.]+) s|avail mem=(?P<available_gb>[\d.]+)|mem usage=(?P<used_gb>-?[\d.]+)"
 _KV = r"#tokens: (?P<tokens>\d+)|K size: (?P<k_gb>[\d.]+)|V size: (?P<v_gb>[\d.]+)|KV size: (?P<kv_gb>[\d.]+)"
+_CAPTURED = r"(?:Time elapsed: |elapsed=)(?P<capture_seconds>[\d.]+)|avail mem=(?P<available_gb>[\d.]+)"
+_READY = (
+    r"max_total_num_tokens=(?P<tokens>\d+)|context_len=(?P<context_tokens>\d+)|max_running_requests=(?P<requests>\d+)"
+    r"|available_gpu_mem=(?P<available_gb>[\d.]+)"
+)
+_TIMINGS = (
+    r"load_weight=(?P<load_seconds>[\d.]+)|kv_cache_allocation=(?P<kv_seconds>[\d.]+)|scheduler_e2e=(?P<scheduler_seconds>[\d.]+)"
+    r"|tokenizer_e2e=(?P<start_seconds>[\d.]+)"
+)
 _CAPTURE = r"Capture (?P<capture>(?:\w+ )?(?:prefill|decode|verify|extend)) CUDA graph|avail mem=(?P<available_gb>[\d.]+)"
 
 # fmt: off
@@ -137,26 +146,36 @@ LOG = Log(
         M("create_runner", "Memory baseline taken", r"mem usage=(?P<used_gb>-?[\d.]+)"),
         M("load_weights", "Load weight begin", _MEM),
         M("kv_cache", "Load weight end", _WEIGHTS, of="load_weights"),
+        # 0.5.18: "[draft ]KV Cache VA upper bound. dtype: .." where the size is only settled after the captures.
         M("kv_cache", "KV Cache is allocated", _KV),
+        M("kv_cache", "KV Cache VA upper bound", _KV),
         M("kv_cache", "KV cache allocated", _KV),
         M("kv_cache", "Mamba Cache is allocated", r"max_mamba_cache_size: (?P<mamba_slots>\d+)"),
         M("kv_cache", "Memory pool end", _MEM),
         M("kv_cache", "Disabling auto-selected", r"(?P<left_out>Disabling auto-selected \w+ CUDA graph.*)"),
-        M("graph_capture", "Capture cuda graph begin", _MEM),
+        # Until 0.5.12 "Capture [draft ]cuda graph begin. This can take up to several minutes."
+        M("graph_capture", "cuda graph begin", _MEM),
         M("graph_capture", "CUDA graph begin", _CAPTURE),
-        M("graph_capture", "Capture cuda graph end", r"Time elapsed: (?P<capture_seconds>[\d.]+)"),
-        M("graph_capture", "CUDA graph end", r"elapsed=(?P<capture_seconds>[\d.]+)|avail mem=(?P<available_gb>[\d.]+)"),
-        M("engine_ready", "max_total_num_tokens=", r"max_total_num_tokens=(?P<tokens>\d+)"),
-        M("engine_ready", "Engine startup timings", r"tokenizer_e2e=(?P<start_seconds>[\d.]+)"),
+        M("graph_capture", "cuda graph end", _CAPTURED),
+        M("graph_capture", "CUDA graph end", _CAPTURED),
+        M("engine_ready", "max_total_num_tokens=", _READY),
+        M("engine_ready", "Engine startup timings", _TIMINGS),
         M("engine_ready", "Dummy health check server started"),
+        # 0.4.6 to 0.5.3.
+        M("engine_ready", "Starting dummy health check server"),
+        M("engine_ready", "Dummy health check server scheduled"),
         M("http_warmup", "Uvicorn running on"),
         M("http_warmup", "Started server process"),
         M("ready", "The server is fired up and ready to roll"),
+        # A log that begins later than the start: only a head that serves prints these.
+        M("ready", "Decode batch"),
+        M("ready", '/completions HTTP/1.1" 200'),
     ),
     signatures=(
         S("noise", "Received sigquit from a child process", "wrapper", line=True),
         S("noise", "Initialization failed. Please see the error messages above", "wrapper"),
-        S("noise", "Capture cuda graph failed", "wrapper", pattern=r"failed:\s*$"),
+        # "Capture cuda graph failed: .." (0.4.6: "CUDA", 0.5.15: "prefill CUDA", ..): what it wraps stands after it.
+        S("noise", "graph failed", "wrapper", pattern=r"Capture .*graph failed:\s*$"),
         # Follows whenever the scheduler ended, for whatever reason.
         S("noise", "'NoneType' object has no attribute 'server_args'", "noise"),
         # As a container's first process it can't kill itself: even a clean stop ends in these two.
@@ -165,16 +184,34 @@ LOG = Log(
         S("noise", "SIGTERM received", "stop", line="SIGTERM"),
         S("oom", "Loaded weights leave no GPU memory for the KV cache", remedy=_KV_ROOM),
         S("oom", "Not enough memory. Please try to increase --mem-fraction-static", remedy=_KV_ROOM),
+        S("oom", "Not enough GPU memory for hybrid", remedy=_KV_ROOM),
+        S("oom", "state cache is too small to serve any requests", remedy=_KV_ROOM),
+        S("oom", "leaves no room for the full KV pool", remedy=_KV_ROOM),
+        S("oom", "cannot hold even one request", remedy=_KV_ROOM),
         S("oom", "scheduler died during initialization", "death", pattern=r"exit code: -9"),
         S("worker_died", "scheduler died during initialization", "death"),
         S("memory_unbalanced", "The memory capacity is unbalanced", "relay",
           r"pre_model_load_memory=(?P<least_gb>[\d.]+), local_gpu_memory=(?P<local_gb>[\d.]+)"),
         S("peer_exited", "could finish the model loading, but there are other ranks", "peer"),
         S("bad_flag", "does not support [", pattern=r"--[\w-]+ does not support \["),
+        S("bad_flag", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"),
+        S("bad_flag", "is not equal to tensor_model_parallel_size"),
+        S("bad_flag", "Setting SGLANG_LOGGING_CONFIG_PATH from env"),
+        S("bad_image", "less than the minimum required version"),
+        S("bad_image", "with minimum required version", pattern=r"is not installed"),
+        S("bad_image", "Ray is required for --use-ray mode"),
+        S("driver", "No accelerator (CUDA"),
+        S("driver", "No CUDA devices found via torch.cuda"),
+        S("driver", "No GPU memory values found"),
+        S("unsupported_arch", "Couldn't determine number of kv heads"),
         S("port_in_use", "Port is already in use. dist_init_port="),
-        S("capture_failed", "Capture cuda graph failed"),
+        S("port_in_use", "is not available in", pattern=r"at (?P<port>\d+) is not available in"),
+        S("port_in_use", "Could not bind port", pattern=r"bind port (?P<port>\d+)"),
+        S("port_in_use", "is already in use", pattern=r"port (?P<port>\d+) is already in use"),
+        S("net_unreachable", "Can not get local ip"),
+        S("capture_failed", "graph failed", pattern=r"Capture .*graph failed"),
         S("capture_failed", "Piecewise CUDA Graph failed with error"),
-        S("watchdog", "Scheduler watchdog timeout (", line="atchdog", pattern=r"soft=False|^(?!.*soft=)"),
+        S("watchdog", "watchdog timeout (self.watchdog_timeout", line="atchdog", pattern=r"soft=False|^(?!.*soft=)"),
         S("watchdog", "Watchdog timeout (self.watchdog_timeout", line="atchdog"),
         S("peer_exited", "Scheduler or DataParallelController", "peer", r"terminated with 0\b", line=True),
         S("worker_died", "Scheduler or DataParallelController", "death", r"terminated with (?P<code>-?\d+)", line=True),
@@ -184,6 +221,7 @@ LOG = Log(
     ),
     bars=("% Completed |", "%|"),
     fatal=("hit an exception",),
+    options=("/sglang/srt/server_args.py", "/sglang/srt/arg_groups/"),
     claims={
         "rank": r"\bnode_rank(?:=|': )(\d+)",
         "ranks": r"\bnnodes(?:=|': )(\d+)",

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._causes import CAUSES
-from ansible_collections.sparkstack.inference.plugins.module_utils._suspects import from_text
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._common import SIGNATURES
+from ansible_collections.sparkstack.inference.plugins.module_utils._suspects import from_text
 from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
 
 SGLANG = "[2026-11-29 22:50:07 TP1] "
@@ -112,6 +112,111 @@ RAISED = [
     ("watchdog", "peer", "vllm", "TimeoutError: RPC call to execute_model timed out."),
     ("bad_image", "cause", "vllm", "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found"),
     ("unknown", "unknown", "vllm", "KeyError: 'vllm_cpu'"),
+    ("oom", "cause", "vllm", "RuntimeError: Triton Error [CUDA]: out of memory"),
+    ("oom", "cause", "sglang", "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ("oom", "cause", "sglang", "OSError: [Errno 12] Cannot allocate memory"),
+    ("oom", "cause", "sglang", "RuntimeError: Not enough GPU memory for hybrid (mamba/linear-attention) state cache. Computed max_mamba_cache_size=0"),
+    ("oom", "cause", "sglang", "RuntimeError: Hybrid (mamba/linear-attention) state cache is too small to serve any requests. max_mamba_cache_size=1"),
+    ("oom", "cause", "sglang", "RuntimeError: SWA pool cap (4096 tokens, 1.00 GiB) leaves no room for the full KV pool within the available 0.90 GiB."),
+    ("oom", "cause", "sglang", "ValueError: SWA pool (128 tokens) cannot hold even one request: the prefill admission floor is sliding_window_size (4096)"),
+    ("oom", "cause", "vllm", "ValueError: To serve at least one request with the models's max seq len (262144), (24.00 GiB KV cache is needed"),
+    ("oom", "cause", "vllm", "ValueError: Free memory on device cuda:0 (4.1/119.6 GiB) on startup is less than the engine's budget after excluding external"),
+    ("oom", "cause", "vllm", "ValueError: Externally held weights on device cuda:0 (90/119.6 GiB) exceed the desired GPU memory utilization (0.5, 59.8 GiB)."),
+    ("oom", "cause", "vllm", "AssertionError: Error in memory profiling. Initial free memory 90.1 GiB, current free memory 95.2 GiB."),
+    ("oom", "cause", "vllm", "ValueError: Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single token."),
+    ("oom", "cause", "vllm", "ValueError: The worker already uses 3.1 GiB, more than the 2.0 GiB reserved for it on node 0, leaving none for the KV cache."),
+    (
+        "bad_flag",
+        "cause",
+        "sglang",
+        "ValueError: Quantization method specified in the model config (fp8) does not match the quantization method specified in the",
+    ),
+    ("bad_flag", "cause", "vllm", "ValueError: Total number of attention heads (28) must be divisible by tensor parallel size (3)."),
+    ("bad_flag", "cause", "sglang", "AssertionError: tp_size must be divisible by number of nodes"),
+    ("bad_flag", "cause", "sglang", "RuntimeError: world_size (2) is not equal to tensor_model_parallel_size (4) x pipeline_model_parallel_size (1)"),
+    (
+        "bad_flag",
+        "cause",
+        "sglang",
+        "ValueError: Warning: User-specified context_length (9) is greater than the derived (8). To allow overriding this maximum, set the env var SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1",
+    ),
+    ("bad_flag", "cause", "vllm", "ValueError: User-specified max_model_len (262144) is greater than the derived max_model_len (max_position_embeddings=32768"),
+    ("bad_flag", "cause", "vllm", "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=80). Reasons: {}."),
+    ("bad_flag", "cause", "vllm", "ValueError: Selected backend FLASHMLA is not valid for this configuration. Reason: ['compute capability not supported']"),
+    ("bad_flag", "cause", "vllm", "ValueError: Unknown vLLM environment variable detected: VLLM_HOSTIP"),
+    ("bad_flag", "cause", "vllm", "RuntimeError: Configuration mismatch detected for engine 1. All DP workers must have identical configurations"),
+    ("bad_flag", "cause", "vllm", "RuntimeError: Remote engine 1 must use --headless unless in external or hybrid dp lb mode"),
+    ("bad_flag", "unknown", "vllm", "pydantic_core._pydantic_core.ValidationError: 1 validation error for ParallelConfig"),
+    (
+        "unsupported_arch",
+        "cause",
+        "vllm",
+        "ValueError: Model architectures ['Qwen4ForCausalLM'] failed to be inspected. Please check the logs for more details.",
+    ),
+    ("unsupported_arch", "cause", "vllm", "ValueError: Model architecture X was supported in vLLM until v0.10.2, and is not supported anymore."),
+    (
+        "unsupported_arch",
+        "cause",
+        "sglang",
+        "ValueError: Qwen4 has no SGlang implementation and the Transformers implementation is not compatible with SGLang.",
+    ),
+    ("unsupported_arch", "cause", "sglang", "ValueError: Cannot find model module. 'Qwen4' is not a registered model in the Transformers library"),
+    ("unsupported_arch", "cause", "sglang", "RuntimeError: Couldn't determine number of kv heads"),
+    (
+        "unsupported_gpu_arch",
+        "cause",
+        "vllm",
+        "ValueError: The quantization method modelopt_fp4 is not supported for the current GPU. Minimum capability: 100.",
+    ),
+    (
+        "missing_weights",
+        "cause",
+        "sglang",
+        "RuntimeError: model.safetensors.index.json references 1 shard file(s) missing from /models/x (incomplete download?): []",
+    ),
+    ("missing_weights", "cause", "vllm", "FileNotFoundError: Weight files referenced in index but missing: ['model-00002-of-00005.safetensors']"),
+    ("missing_weights", "cause", "vllm", "ValueError: Following weights were not initialized from checkpoint: {'lm_head.weight'}"),
+    (
+        "missing_weights",
+        "cause",
+        "vllm",
+        "OSError: /data/x is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",
+    ),
+    (
+        "missing_weights",
+        "cause",
+        "vllm",
+        "ValueError: Could not detect config format for no config file found. With config_format 'auto', ensure your model has",
+    ),
+    ("missing_weights", "cause", "vllm", "RuntimeError: Cannot find any safetensors model weights with `/models/x`"),
+    ("permission", "cause", "vllm", "huggingface_hub.errors.GatedRepoError: 401 Client Error."),
+    ("bad_image", "cause", "sglang", "OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root."),
+    ("bad_image", "cause", "sglang", "Exception: flashinfer_python is installed with version 0.2.3, which is less than the minimum required version 0.4.0."),
+    ("bad_image", "cause", "vllm", "ValueError: Failed to import Ray: No module.Please install Ray with `pip install ray`."),
+    ("driver", "cause", "vllm", "RuntimeError: Failed to infer device type, please set the environment variable `VLLM_LOGGING_LEVEL=DEBUG`"),
+    ("driver", "cause", "sglang", "RuntimeError: No accelerator (CUDA, XPU, HPU, NPU, MUSA, MPS) or platform plugin is available."),
+    ("driver", "cause", "vllm", "ValueError: Current node has no GPU available. current_node_resource={'CPU': 20.0}."),
+    ("driver", "cause", "vllm", "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"),
+    ("port_in_use", "cause", "sglang", "ValueError: dist-init port at 20000 is not available in 120 seconds. lsof: python3"),
+    ("port_in_use", "cause", "sglang", "OSError: Could not bind port 30000 on any configured address family"),
+    ("port_in_use", "cause", "vllm", "RuntimeError: Could not find open port after 10 attempts starting from port 29501"),
+    ("net_unreachable", "cause", "sglang", "ValueError: Cannot resolve host spark9: [Errno -2]"),
+    ("watchdog", "cause", "vllm", "TimeoutError: Timed out waiting for engine core processes to start. This is often caused by slow weight loading"),
+    ("rendezvous_timeout", "peer", "vllm", "ValueError: Cannot provide a placement group of placement_group_specs=[{'GPU': 1.0}] within 1800 seconds."),
+    ("rendezvous_timeout", "peer", "sglang", "torch.distributed.DistStoreError: wait timeout after 600000ms, keys: /default_pg/0//cpu//0/rank_1"),
+    ("rendezvous_timeout", "peer", "sglang", "RuntimeError: Socket Timeout"),
+    (
+        "rendezvous_timeout",
+        "peer",
+        "sglang",
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: store_based_barrier_key:1",
+    ),
+    ("peer_exited", "peer", "sglang", "torch.distributed.DistNetworkError: failed to recv, got 0 bytes"),
+    ("nccl_timeout", "peer", "vllm", "RuntimeError: [gloo/transport/tcp/pair.cc:525] Application timeout caused pair closure"),
+    ("nccl_timeout", "peer", "vllm", "RuntimeError: Barrier timed out after 300 seconds"),
+    ("capture_failed", "cause", "sglang", "Exception: Capture CUDA graph failed: CUDA error: an illegal memory access was encountered"),
+    ("capture_failed", "cause", "sglang", "Exception: Capture prefill CUDA graph failed: CUDA error: an illegal memory access was encountered"),
+    ("unknown", "unknown", "sglang", "OSError: [Errno 28] No space left on device: '/cache/x.so'"),
 ]
 # What counts wherever it stands.
 PRINTED = [
@@ -126,6 +231,19 @@ PRINTED = [
         "spark1:1:2 [0] transport/net_ib.cc:90 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev rocep1s0f1:1",
     ),
     ("nccl_error", "soft", "sglang", "spark1:1:2 [0] NCCL WARN something else"),
+    ("oom", "cause", "sglang", "spark1:1:2 [0] transport/net.cc:5 NCCL WARN Cuda failure 2 'out of memory'"),
+    ("oom", "cause", "vllm", "terminate called after throwing an instance of 'std::bad_alloc'"),
+    ("unsupported_gpu_arch", "cause", "vllm", "nvcc fatal   : Unsupported gpu architecture 'compute_121a'"),
+    ("worker_died", "death", "vllm", "Fatal Python error: Segmentation fault"),
+    ("worker_died", "death", "vllm", "!!!!!!! Segfault encountered !!!!!!!"),
+    (
+        "worker_died",
+        "death",
+        "vllm",
+        "(APIServer pid=1) ERROR 11-29 22:32:53 [core_client.py:1] Engine core proc EngineCore_DP0 died unexpectedly, shutting down client.",
+    ),
+    ("watchdog", "cause", "sglang", "[2025-03-01 10:00:00 TP0] Watchdog timeout (self.watchdog_timeout=300)"),
+    ("watchdog", "cause", "sglang", "[2026-11-29 10:00:00] Detokenizer watchdog timeout (self.watchdog_timeout=300, self.soft=False)"),
     (
         "nccl_timeout",
         "peer",
@@ -180,6 +298,7 @@ HARMLESS = [
         "vllm",
         "(EngineCore pid=1) ERROR 11-29 22:32:53 [multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly (exit code: 0), shutting down executor.",
     ),
+    ("sglang", "[2026-11-29 10:00:00 TP0] Scheduler watchdog timeout (self.watchdog_timeout=60, self.soft=True)"),
     ("sglang", "[2026-11-29 22:44:21] Received sigquit from a child process. It usually means the child failed."),
 ]
 

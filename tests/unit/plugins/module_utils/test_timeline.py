@@ -99,7 +99,7 @@ def test_values_and_times() -> None:
     by = {phase["phase"]: phase for phase in read(VLLM)["phases"]}
     assert by["load_weights"]["values"] == {"used_gib": 76.1, "load_seconds": 302.1}
     assert by["load_weights"]["seconds"] == 300.0
-    assert by["kv_cache"]["values"] == {"compile_seconds": 18.4, "available_gib": 52.66, "tokens": 1253392}
+    assert by["kv_cache"]["values"] == {"compile_seconds": 18.4, "available_gib": 52.66, "tokens": 1253392, "concurrency": 6.15}
     # uvicorn's line tells no time: it came no earlier than the line before.
     assert by["ready"]["time"] == by["http_warmup"]["time"]
     by = {phase["phase"]: phase for phase in read(SGLANG_NEW)["phases"]}
@@ -137,6 +137,162 @@ def test_a_line_glued_to_a_bar() -> None:
     reading = read(text)
     assert reading["phase"] == "engine_ready"
     assert reading["phases"][-1]["time"] == reading["phases"][-2]["time"] + 12
+
+
+@pytest.mark.parametrize(
+    ("line", "phase", "values"),
+    [
+        (
+            "[2025-03-01 10:01:26 TP0] Capture draft cuda graph begin. This can take up to several minutes. avail mem=9.10 GB",
+            "graph_capture",
+            {"available_gb": 9.1},
+        ),
+        (
+            "[2025-03-01 10:01:26 TP0] KV Cache VA upper bound. dtype: torch.bfloat16, #tokens: 512, K size: 1.50 GB, V size: 1.50 GB",
+            "kv_cache",
+            {"tokens": 512, "k_gb": 1.5, "v_gb": 1.5},
+        ),
+        (
+            "[2025-03-01 10:01:26 TP0] draft KV Cache is allocated. dtype: torch.bfloat16, #tokens: 7, KV size: 0.25 GB",
+            "kv_cache",
+            {"tokens": 7, "kv_gb": 0.25},
+        ),
+        ("[2025-03-01 10:01:26 TP1] Starting dummy health check server at 0.0.0.0:30000", "engine_ready", {}),
+        ("[2025-03-01 10:01:26 TP1] Dummy health check server scheduled on existing loop at 0.0.0.0:30000", "engine_ready", {}),
+        (
+            "[2025-03-01 10:01:26] Engine startup timings (s): load_weight=61.20, kv_cache_allocation=0.50, scheduler_e2e=95.10, cuda_graph={decode: 11.4}, tokenizer_e2e=97.30",
+            "engine_ready",
+            {"load_seconds": 61.2, "kv_seconds": 0.5, "scheduler_seconds": 95.1, "start_seconds": 97.3},
+        ),
+        (
+            "[2025-03-01 10:01:26 TP0] max_total_num_tokens=812345, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=2048, context_len=32768, available_gpu_mem=11.00 GB",
+            "engine_ready",
+            {"tokens": 812345, "requests": 2048, "context_tokens": 32768, "available_gb": 11.0},
+        ),
+        (
+            "(Worker pid=3) INFO 11-29 10:00:19 [cuda.py:1] Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN', 'FLASHINFER']",
+            "create_runner",
+            {"attention": "FLASH_ATTN"},
+        ),
+        (
+            "(Worker_TP0 pid=3) INFO 11-29 10:00:20 [weight_utils.py:1] Filesystem type for checkpoints: NFS. Checkpoint size: 71.20 GiB. Available RAM: 101.50 GiB.",
+            "load_weights",
+            {"filesystem": "NFS", "checkpoint_gib": 71.2, "ram_gib": 101.5},
+        ),
+        (
+            "(EngineCore_DP0 pid=2) INFO 11-29 10:05:51 [kv_cache_utils.py:1] Maximum concurrency for 32,768 tokens per request: 6.15x",
+            "kv_cache",
+            {"concurrency": 6.15},
+        ),
+        (
+            "INFO 11-29 10:00:00 [serve.py:1] Launching 1 data parallel engine(s) in headless mode, with head node address tcp://10.0.0.1:13345.",
+            "parse_args",
+            {},
+        ),
+    ],
+)
+def test_what_versions_print(line: str, phase: str, values: dict[str, t.Any]) -> None:
+    reached = read(line + "\n")["phases"][-1]
+    assert (reached["phase"], reached["values"]) == (phase, values)
+
+
+@pytest.mark.parametrize(
+    ("line", "engine"),
+    [
+        (
+            "[2026-11-29 22:44:13 TP0] Decode batch, #running-req: 8, #token: 18231, token usage: 0.01, gen throughput (token/s): 412.31, #queue-req: 0",
+            "sglang",
+        ),
+        ("(APIServer pid=1) INFO 11-29 22:44:13 [loggers.py:257] Engine 000: Avg prompt throughput: 1.0 tokens/s, Running: 1 reqs", "vllm"),
+        ('[2026-11-29 22:44:13] INFO:     10.0.0.5:54054 - "POST /v1/chat/completions HTTP/1.1" 200 OK', None),
+    ],
+)
+def test_a_log_that_begins_while_it_serves(line: str, engine: str | None) -> None:
+    reading = read(line[40:] + "\n" + f"{line}\n" * 3)
+    assert (reading["phase"], reading["engine"]) == ("ready", engine)
+
+
+def test_a_run_that_begins_anew_shows_all_its_phases() -> None:
+    for text in (SGLANG_NEW, VLLM):
+        timeline = Timeline("auto", 2026)
+        timeline.feed(text)
+        timeline.feed(text)
+        reading = timeline.reading()
+        assert phases(reading) == ORDER
+        assert reading["earlier"] == [{"phase": "ready", "cause": None}]
+
+
+@pytest.mark.parametrize("log", [b"", b"\n\n\r\n", b"\x00\xff\xfe\x80" * 500, b"\x1b[36m\x1b[0m", b"Traceback (most recent call last):", b'{}\n[]\n{"a": 1}\n'])
+def test_what_is_no_log(log: bytes) -> None:
+    reading = read(log)
+    assert reading["phase"] in ("container", "parse_args")
+    assert (reading["candidates"], reading["progress"], reading["nccl"]) == ([], None, {})
+
+
+# SGLang 0.5.23 begins with a dictionary of 19 kB, and collectors break what is longer than 16 KiB.
+LONG = (
+    "[2026-11-29 22:42:42] server_args={'model_path': '/m', 'padding': '"
+    + "x" * 17000
+    + "', 'api_key': 'abcDEF123456abcDEF123456', 'tp_size': 2, 'dist_init_addr': '10.0.0.1:5000', 'nnodes': 2, 'node_rank': 0}"
+)
+STAMP = "2026-11-29T10:00:00.123456789Z "
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        LONG + "\n",
+        STAMP + LONG[:16384] + STAMP + LONG[16384:] + "\n",
+        f"{STAMP}stderr P {LONG[:16384]}\n{STAMP}stderr F {LONG[16384:]}\n",
+        f'{{"log":"{LONG[:16384]}","stream":"stderr","time":"x"}}\n{{"log":"{LONG[16384:]}\\n","stream":"stderr","time":"x"}}\n',
+    ],
+    ids=["plain", "docker logs -t", "cri", "json-file"],
+)
+def test_a_line_in_parts(log: str) -> None:
+    reading = read(log + "[2026-11-29 22:42:43 TP0] Init parallel begin.\n")
+    assert reading["claims"] == {"rank": "0", "ranks": "2", "tensor_parallel": "2", "rendezvous": "10.0.0.1:5000"}
+    assert phases(reading) == ["parse_args", "init_dist"]
+
+
+def test_bars_between_lines_that_matter() -> None:
+    bar = "\rCapturing CUDA graphs (decode, FULL): {:3}%|#         | {}/35 [00:{:02}<00:30,  1.0it/s]"
+    start, end = VLLM.split("(Worker_TP0 pid=3) INFO 11-29 10:05:52")
+    text = start + "".join(bar.format(n * 3, n, n) for n in range(30)) + "\n"
+    reading = read(text)
+    assert reading["phase"] == "graph_capture"
+    assert reading["progress"] == {"phase": "graph_capture", "percent": 87, "done": 29, "total": 35, "elapsed_seconds": 29, "remaining_seconds": 30}
+    assert reading["phases"][-1]["values"] == {"capture": "decode, FULL"}
+    assert phases(read(text + "(Worker_TP0 pid=3) INFO 11-29 10:05:52" + end)) == ORDER
+
+
+def test_pydantic_tells_the_reason_in_the_second_line() -> None:
+    a = "(APIServer pid=1) "
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/usr/lib/vllm/engine/arg_utils.py", line 1, in create_model_config',
+        '  File "/usr/lib/pydantic/_internal/_dataclasses.py", line 121, in __init__',
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
+    ]
+    reason = "  Value error, The checkpoint you are trying to load has model type `qwen4` but Transformers does not recognize this architecture."
+    (found,) = read("".join(f"{a}{line}\n" for line in lines))["candidates"]
+    assert (found["cause"], found["kind"]) == ("bad_flag", "unknown")
+    (found,) = read("".join(f"{a}{line}\n" for line in [*lines, reason, "    For further information visit https://errors.pydantic.dev"]))["candidates"]
+    assert (found["cause"], found["kind"]) == ("unsupported_arch", "cause")
+    assert found["message"].strip().startswith("Value error, The checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("engine", "path"),
+    [("sglang", "/sglang/srt/server_args.py"), ("sglang", "/sglang/srt/arg_groups/overrides.py"), ("vllm", "/usr/lib/vllm/config/parallel.py")],
+)
+def test_what_the_code_that_checks_options_raises(engine: str, path: str) -> None:
+    text = (
+        f'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n  File "{path}", line 9, in check\n    assert x, "y"\nAssertionError: y\n\n'
+    )
+    (found,) = read(text, engine)["candidates"]
+    assert (found["cause"], found["kind"]) == ("bad_flag", "cause")
+    (found,) = read(text.replace(path, "/elsewhere.py"), engine)["candidates"]
+    assert (found["cause"], found["kind"]) == ("unknown", "unknown")
 
 
 def test_a_traceback_between_the_lines_of_other_processes() -> None:
