@@ -16,14 +16,15 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._com
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES, Log, Marker, Signature
 
 TRACEBACK = "Traceback (most recent call last)"
-_DIGITS = b"0123456789"
+# What numbers are written with, hexadecimal ones too: process ids, times, pointers.
+_DIGITS = b"0123456789abcdef"
 # A bar's updates end in "\r" only.
 _LINES = bytes.maketrans(b"\r", b"\n")
 # Lines that share so few shapes are worth telling apart: otherwise the texts are looked for in the chunk itself.
 _ALIKE = 4
 _UNLIKE_FOR = 16
 # These find every exception, so a signature that counts only as an exception's text needs no search of its own.
-ANCHORS = (TRACEBACK, "rror:", "xception:")
+ANCHORS = (TRACEBACK, "rror:", "xception")
 NCCL = b"NCCL INFO"
 NCCL_WARNS = b"NCCL WARN"
 
@@ -46,8 +47,8 @@ class Marks:
         self.elsewhere = tuple(text for log in self.logs for text in log.elsewhere)
         self.bars = [] if phase == "ready" else _fewest(bar for log in self.logs for bar in log.bars)
         self.needles = [text for text in self._needles(phase) if not any(bar in text for bar in self.bars)]
-        self._encoded = [(text.encode(), text.encode().translate(None, _DIGITS)) for text in self.needles]
-        self._encoded_bars = [(text.encode(), text.encode().translate(None, _DIGITS)) for text in self.bars]
+        self._encoded = [(text.encode(), _bare(text.encode(), 1)) for text in self.needles]
+        self._encoded_bars = [(text.encode(), _bare(text.encode(), 1)) for text in self.bars]
         self._unlike = 0
 
     @classmethod
@@ -72,8 +73,8 @@ class Marks:
                 wanted.append(signature.line if isinstance(signature.line, str) else signature.text)
         return _fewest(wanted)
 
-    def present(self, chunk: bytes) -> t.Tuple[t.List[bytes], t.List[bytes], t.Optional[bytes]]:
-        """Which texts a chunk may hold: of those by which lines are found, and of bars; and, where NCCL speaks in it, its lines' shapes.
+    def present(self, chunk: bytes) -> t.Tuple[t.List[bytes], t.List[bytes], t.Optional[t.Callable[[bytes], bool]]]:
+        """Which texts a chunk may hold: of those by which lines are found, and of bars; and, where NCCL speaks in it, whether a text may.
 
         A log repeats itself: without their digits, the 2000 lines of 256 KiB have some ten shapes, and looking through those costs
         nothing. What no line without digits holds, no line holds.
@@ -89,7 +90,9 @@ class Marks:
             shapes, column = b"\n".join(unique), 1
         texts = [pair[0] for pair in self._encoded if pair[column] in shapes]
         bars = [pair[0] for pair in self._encoded_bars if pair[column] in shapes]
-        return texts, bars, shapes if NCCL in shapes or NCCL_WARNS in texts else None
+        if not (_bare(NCCL, column) in shapes or NCCL_WARNS in texts):
+            return texts, bars, None
+        return texts, bars, lambda text: _bare(text, column) in shapes
 
     def match(self, text: str, exception: bool) -> t.Optional[Signature]:
         """The first signature that a line bears; an exception's text bears more than another line."""
@@ -98,6 +101,10 @@ class Marks:
             if borne and (not signature.pattern or re.search(signature.pattern, text)):
                 return signature
         return None
+
+
+def _bare(text: bytes, column: int) -> bytes:
+    return text.translate(None, _DIGITS) if column else text
 
 
 def _telling(name: str, marker: Marker, phase: str, engine: str) -> bool:

@@ -27,15 +27,15 @@ class NCCLFacts:
     def __init__(self, state: t.Optional[t.Dict[str, t.Any]] = None) -> None:
         self.state: t.Dict[str, t.Any] = state or {}
 
-    def gather(self, chunk: bytes, shapes: bytes) -> None:
-        """Take in what whole lines tell. :param shapes: each different one of them once, its digits may be left out."""
+    def gather(self, chunk: bytes, holds: t.Callable[[bytes], bool]) -> None:
+        """Take in what whole lines tell. :param holds: tells quickly whether a text may be in them."""
         for fact, text, pattern in _ROWS:
             if fact.how == "first":
-                if fact.name not in self.state and text in shapes:
+                if fact.name not in self.state and holds(text):
                     match = pattern.search(chunk)
                     if match:
                         self.state[fact.name] = _text(match.groups())
-            elif text in shapes:
+            elif holds(text):
                 found = Counter(pattern.findall(chunk))
                 known = self.state.setdefault(fact.name, {})
                 for told in found:
@@ -52,9 +52,9 @@ class NCCLFacts:
         to number, "NET/IB/0": 2); C(connected) ("Connected all rings" and trees: since about 2.20 that comes with the first collective,
         after Init COMPLETE); C(gdr) (GPU Direct RDMA is used); C(warning) (the first NCCL WARN).
         """
-        told = {name: dict(value) if isinstance(value, dict) else value for name, value in self.state.items() if value and name != "inits"}
+        told: t.Dict[str, t.Any] = {name: dict(value) if isinstance(value, dict) else value for name, value in self.state.items() if value and name != "inits"}
         if "devices" in told:
-            told["devices"] = list(dict.fromkeys(device for line in told["devices"] for device in _DEVICE.findall(line)))
+            told["devices"] = _DEVICE.findall(told["devices"])
         inits: t.Dict[str, int] = self.state.get("inits") or {}
         if inits:
             ranks = max(int(init.split()[0]) for init in inits)

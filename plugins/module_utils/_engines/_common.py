@@ -209,7 +209,7 @@ NCCL: t.Tuple[F, ...] = (
     F("bootstrap", "Bootstrap", r"Bootstrap ?: Using (?:\[\d+\])?([\w.-]+:[\da-fA-F.:]+)"),
     F("network", "Using network ", r"Using network (\w+)"),
     # "NET/IB : Using [0]rocep1s0f1:1/RoCE [RO]; OOB enp1s0f1np1:10.0.0.1<0>", "NET/Socket : Using [0]eth0:10.77.1.1<0>".
-    F("devices", " : Using [", r" : Using (\[\d+\][^;\r\n]+)", "count"),
+    F("devices", " : Using [", r" : Using (\[\d+\][^;\r\n]+)"),
     F("no_device", "No device found", r"(NET/\w+) : No device found"),
     F("inits", "- Init ", r"nranks (\d+) [^\n]{0,300}?- Init (START|COMPLETE)", "count"),
     # "Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA", "Channel 00 : 0[0] -> 1[1] via P2P/IPC", "via SHM/direct/direct".
