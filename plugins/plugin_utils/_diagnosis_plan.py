@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import typing as t
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
 
@@ -63,8 +63,19 @@ def choose(
     """
     asked = {host: nodes[host] for host in hosts if nodes.get(host, {}).get("docker", {}).get("reachable")}
     if hosts and not asked:
-        reasons = {str(info.get("docker", {}).get("error") or info.get("msg") or "").strip() for info in nodes.values()} - {""}
+        reasons = {_problem(info) for info in nodes.values()} - {""}
         raise ChoiceError(f"No node could be looked at: {' '.join(sorted(reasons)) or 'none can be reached.'}")
+    silent = [f"{host} could not be looked at: {_problem(nodes.get(host, {})) or 'it does not answer.'}" for host in hosts if host not in asked]
+    choice = _choice(hosts, asked, containers, deployment, groups)
+    return replace(choice, notes=[*choice.notes, *silent])
+
+
+def _problem(info: Info) -> str:
+    told = " ".join(str(info.get("docker", {}).get("error") or info.get("msg") or "").split())
+    return f"{told.rstrip('.')}." if told else ""
+
+
+def _choice(hosts: t.Sequence[str], asked: t.Mapping[str, Info], containers: t.Mapping[str, t.Any], deployment: str, groups: t.Sequence[str]) -> Choice:
     if any(containers.get(host) for host in hosts):
         return _named(hosts, asked, containers, groups)
     ours = {host: [rank for rank in info["containers"] if not deployment or rank["deployment"] == deployment] for host, info in asked.items()}
@@ -160,7 +171,8 @@ def _found(hosts: t.Sequence[str], asked: t.Mapping[str, Info], groups: t.Sequen
     for host, container in taken.items():
         others = [other["name"] for other in asked[host]["found"][1:]]
         aside = f" Older ones are left aside: {', '.join(others)}." if others else ""
-        notes.append(f"The container {container['name']} was taken on {host}, by its {container['by']} ({container['image']}: {container['command']}).{aside}")
+        what = container["command"] if len(container["command"]) <= 60 else container["command"][:60].rsplit(" ", 1)[0] + " .."
+        notes.append(f"The container {container['name']} was taken on {host}, by its {container['by']} ({container['image']}: {what}).{aside}")
     order = _in_order(hosts, groups)
     chosen = {host: taken[host]["name"] if host in taken else NOWHERE for host in order}
     return _in_ranks(order, chosen, bool(groups) or len(order) < 2, notes)

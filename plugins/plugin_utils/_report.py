@@ -18,6 +18,9 @@ DETAILS = ("short", "normal", "full")
 _EVIDENCE = {"short": 3, "normal": 24, "full": 10**6}
 """How many lines of evidence are shown."""
 
+_WHOLE = (" ", "stack of ", "kernel: ")
+"""What begins a line of the closer look that is somebody else's and stays whole."""
+
 Node = t.Mapping[str, t.Any]
 
 
@@ -42,6 +45,11 @@ def report(verdict: t.Mapping[str, t.Any], width: int = 120, detail: str = "norm
     for name, node in nodes:
         lines += _prose(f"  rank {node.get('rank')}  {name:<{column}}  ", rank(node), width)
     notes = [str(note) for note in verdict.get("notes") or []]
+    notes += [
+        f"The log of {name} is empty. If its engine was started by docker exec, what it prints stands elsewhere: give that file in logs."
+        for name, node in nodes
+        if node.get("state") == "running" and not node.get("last_line")
+    ]
     if notes:
         lines += [""]
     for note in notes:
@@ -54,7 +62,9 @@ def report(verdict: t.Mapping[str, t.Any], width: int = 120, detail: str = "norm
             else:
                 shown = _report_closeup.lines(node, detail == "full", detail == "full" or verdict["verdict"] != "failed")
             if shown:
-                lines += ["", f"  closer look at {name}"] + [f"    {line}" for line in shown]
+                lines += ["", f"  closer look at {name}"]
+                for line in shown:
+                    lines += [f"    {line}"] if line.startswith(_WHOLE) else _prose("    ", line, width, indent=6)
     return lines
 
 

@@ -77,7 +77,10 @@ def test_a_node_without_any_container_counts() -> None:
 
 
 def test_a_node_that_does_not_answer_counts_too() -> None:
-    assert ranks(choose({"spark1": node(ours("qwen", 0)), "spark2": {"unreachable": True}})) == [("spark1", 0, "qwen-rank0"), ("spark2", 1, "qwen-rank1")]
+    for info, why in (({"unreachable": True, "msg": "Connection timed out"}, "Connection timed out."), ({}, "it does not answer.")):
+        choice = choose({"spark1": node(ours("qwen", 0)), "spark2": info})
+        assert ranks(choice) == [("spark1", 0, "qwen-rank0"), ("spark2", 1, "qwen-rank1")]
+        assert choice.notes == [f"spark2 could not be looked at: {why}"]
 
 
 NAMED = {"spark1": node(found=[other("b", "name")]), "spark2": node(found=[other("a", "name")])}

@@ -183,9 +183,16 @@ def test_a_closer_look_that_tells_little(closeup: dict[str, t.Any], lines: list[
 
 
 def report(verdict: str, detail: str = "normal") -> list[str]:
-    node = {"rank": 0, "state": "running", "timeline": [], "closeup": CLOSEUP, "nccl": NCCL}
+    node = {"rank": 0, "state": "running", "last_line": "x", "timeline": [], "closeup": CLOSEUP, "nccl": NCCL}
     told = {"verdict": verdict, "summary": "S.", "remedy": "R.", "evidence": [], "phase": "init_dist", "nodes": {"spark1": node}, "notes": ["N."]}
     return _report.report(told, 100, detail)
+
+
+def test_a_running_rank_without_a_line_may_have_been_started_by_exec() -> None:
+    verdict: dict[str, t.Any] = {"verdict": "starting", "summary": "S.", "nodes": {"spark1": {"rank": 0, "state": "running", "last_line": ""}}}
+    assert "  note      The log of spark1 is empty." in "\n".join(_report.report(verdict))
+    verdict["nodes"]["spark1"]["last_line"] = "INFO"
+    assert "note" not in "\n".join(_report.report(verdict))
 
 
 def test_notes_and_the_closer_look_follow_the_ranks() -> None:
@@ -196,7 +203,7 @@ def test_notes_and_the_closer_look_follow_the_ranks() -> None:
 
 def test_how_much_of_the_closer_look_is_told() -> None:
     assert not [line for line in report("failed") if "stack of" in line] and [line for line in report("failed", "full") if "stack of" in line]
-    assert [line for line in report("ready") if line.startswith("    ")] == ["    " + _report_closeup.nccl(NCCL)[0]]
+    assert " ".join(line.strip() for line in report("ready") if line.startswith("    ")) == _report_closeup.nccl(NCCL)[0]
     assert "  closer look at spark1" not in report("stalled", "short")
 
 
