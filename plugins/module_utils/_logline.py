@@ -30,6 +30,7 @@ _PART = 16384
 _COLLECTOR = re.compile(r"[A-Za-z0-9][\w.-]* +\| ?|\[pod/[^\]]+\] |[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w./-]+\[\d+\]: ")
 # "(Worker_TP0 pid=25763) ", "(RayWorkerProc pid=17722, ip=192.168.200.12) ", "(pid=17654) ".
 _PROCESS = re.compile(r"(?:\((?:[\w ./:-]+ )?(?:rank=\d+ )?pid=\d+[^()]*\) ?)+")
+_ADDRESS = re.compile(r"\bip=([\da-fA-F.:]+)")
 _LOGGER = re.compile("|".join(f"(?:{prefix})" for prefix in [e.log.prefix for e in ENGINES.values()] + list(PREFIXES)))
 _TIME = re.compile(
     r"(?P<year>\d{4})-(?P<mon>\d\d)-(?P<day>\d\d)[T ](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<frac>\d+))?(?P<zone>Z|[+-]\d\d:?\d\d)?"
@@ -141,12 +142,15 @@ def read(raw: bytes, year: int, at: str = "") -> t.List[Line]:
                 break
             text = text[match.end() :]
     text = text.rstrip()
-    if text[:1] == "{" and text[-1:] == "}":
-        unwrapped = _unwrap(text)
+    if text[-1:] == "}":
+        # vLLM puts its process even before JSON: "(EngineCore pid=25591) {"asctime": ..".
+        match = _PROCESS.match(text)
+        process, bare = (match.group(0), text[match.end() :]) if match else ("", text)
+        unwrapped = _unwrap(bare) if bare[:1] == "{" else None
         if unwrapped is not None:
             message, told = unwrapped
             when = stamp if stamp is not None else seconds(told, year)
-            return [_split(part, when, year, at) for part in message.rstrip("\n").split("\n")]
+            return [_split(process + part, when, year, at) for part in message.rstrip("\n").split("\n")]
     return [_split(text, stamp, year, at)]
 
 
@@ -211,6 +215,12 @@ def seconds(text: str, year: int) -> t.Optional[float]:
         offset = timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:]))
         moment = moment - offset if zone[0] == "+" else moment + offset
     return moment.timestamp() + (float("0." + fraction) if fraction else 0.0)
+
+
+def address(process: str) -> t.Optional[str]:
+    """The address of another node that a process prefix names, or None."""
+    match = _ADDRESS.search(process)
+    return match.group(1) if match else None
 
 
 def year_of(text: str) -> t.Optional[int]:

@@ -433,6 +433,8 @@ class Timeline:
             count=1,
             order=self._order,
             phase=self._phase,
+            # Ray's name for a worker on another node, in the head's log: "(RayWorkerProc pid=17722, ip=192.168.200.12) ".
+            address=_logline.address(line.process),
             lines=lines if lines is not None else [_logline.mask(line.text)],
         )
         if len(self._candidates) >= _KEPT_CANDIDATES:
