@@ -150,6 +150,10 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record]) -> t.Dict[str
     cause, culprit, lines = candidate["cause"], t.cast("t.Optional[Record]", best.record), list(candidate["lines"])
     if kind == "death" and "rank" in candidate["values"]:
         culprit = next((r for r in ranks if r["rank"] == candidate["values"]["rank"]), culprit)
+    elif candidate.get("address"):
+        # Ray: a remote worker's lines stand in the head's log, "(RayWorkerProc pid=17722, ip=192.168.200.12) ..".
+        elsewhere = next((r for r in ranks if candidate["address"] in own_addresses(r)), None)
+        culprit = elsewhere or only_other(ranks, best.record) or culprit
     elif kind == "relay":
         culprit = _shortest(ranks, best.record) if cause == "memory_unbalanced" else only_other(ranks, best.record)
     elif kind == "peer":

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._common import SIGNATURES
@@ -55,7 +56,7 @@ def suspects(record: Record) -> t.List[Suspect]:
 def from_text(text: str) -> t.Optional[Candidate]:
     """What a text from outside the log tells: Docker's word on a container, a line of the kernel's log."""
     for signature in SIGNATURES:
-        if signature.text in text and signature.kind == "cause":
+        if signature.text in text and signature.kind == "cause" and (not signature.pattern or re.search(signature.pattern, text)):
             return candidate_of(signature.cause, [text], text, "cause")
     return None
 
