@@ -69,6 +69,8 @@ class Marks:
             # A healthy line that recurs counts as no progress; the other harmless ones need no search.
             idle = signature.kind == "wrapper" or (signature.kind == "noise" and id(signature) in common)
             over = (past and signature.cause in EARLY) or (phase == "ready" and signature.cause not in LATE)
+            # Nobody asks a rank that serves for its progress.
+            idle = idle or (phase == "ready" and signature.kind == "noise")
             if signature.line and not idle and not over:
                 wanted.append(signature.line if isinstance(signature.line, str) else signature.text)
         return _fewest(wanted)

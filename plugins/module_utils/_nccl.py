@@ -35,7 +35,9 @@ class NCCLFacts:
                     match = pattern.search(chunk)
                     if match:
                         self.state[fact.name] = _text(match.groups())
-            elif holds(text):
+            elif fact.how == "sum" and holds(text):
+                self.state[fact.name] = self.state.get(fact.name, 0) + chunk.count(text)
+            elif fact.how == "count" and holds(text):
                 found = Counter(pattern.findall(chunk))
                 known = self.state.setdefault(fact.name, {})
                 for told in found:
@@ -59,8 +61,6 @@ class NCCLFacts:
         if inits:
             ranks = max(int(init.split()[0]) for init in inits)
             told.update(ranks=ranks, started=inits.get(f"{ranks} START", 0), complete=inits.get(f"{ranks} COMPLETE", 0))
-        if "connected" in told:
-            told["connected"] = sum(told["connected"].values())
         if "gdr" in told:
             told["gdr"] = told["gdr"] in ("GDRDMA", "GDR 1")
         return told

@@ -213,8 +213,8 @@ NCCL: t.Tuple[F, ...] = (
     F("no_device", "No device found", r"(NET/\w+) : No device found"),
     F("inits", "- Init ", r"nranks (\d+) [^\n]{0,300}?- Init (START|COMPLETE)", "count"),
     # "Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA", "Channel 00 : 0[0] -> 1[1] via P2P/IPC", "via SHM/direct/direct".
-    F("channels", "] via ", r"\] via (NET/\w+(?:/\d+)?(?:\(\d+\))?|P2P|SHM|COLLNET|NVLS)", "count"),
-    F("connected", "Connected all ", r"Connected all (rings|trees)", "count"),
+    F("channels", " via ", r"via (NET/\w+(?:/\d+)?(?:\(\d+\))?|P2P|SHM|COLLNET|NVLS)", "count"),
+    F("connected", "Connected all ", r"Connected all (rings|trees)", "sum"),
     F("gdr", "/GDRDMA", r"via NET/\S+/(GDRDMA)"),
     F("gdr", " GDR ", r"PXN \d+ (GDR \d+)"),
     F("warning", "NCCL WARN", r"NCCL WARN ([^\r\n]+)"),

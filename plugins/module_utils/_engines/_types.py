@@ -128,7 +128,8 @@ class Fact:
     pattern: str
     """A regular expression that begins with fixed text; its groups, joined, are the value."""
     how: str = "first"
-    """C(first): the first that is told counts; C(count): a mapping of each that is told to how often."""
+    """C(first): the first that is told counts; C(count): a mapping of each that is told to how often; C(sum): how
+    often the fixed text is there."""
 
 
 @dataclass(frozen=True)

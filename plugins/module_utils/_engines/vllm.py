@@ -109,8 +109,8 @@ LOG = Log(
     prefix=r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? \[[^\]\s]+:\d+\] ?",
     markers=(
         M("parse_args", "non-default args:", start=True),
-        M("parse_args", "headless multiproc executor, with head node address", r"\(v(?P<version>[^)]+)\)", start=True),
-        M("parse_args", "data parallel engine(s) in headless mode", start=True),
+        # "Launching vLLM (v0.32.0) headless multiproc executor, with ..", "Launching 1 data parallel engine(s) in headless mode, with ..".
+        M("parse_args", ", with head node address", r"\(v(?P<version>[^)]+)\)", start=True),
         M("parse_args", "vLLM API server version", r"version (?P<version>\S+)"),
         M("parse_args", "Resolved architecture:", r"architecture: (?P<architecture>\w+)"),
         M("parse_args", "Initializing a V1 LLM engine", r"\(v(?P<version>[^)]+)\)"),
@@ -197,7 +197,6 @@ LOG = Log(
         S("worker_died", "died unexpectedly", "death", r"RayWorkerProc rank=\[?(?P<rank>\d+)", line=True),
         S("worker_died", "died unexpectedly", "death", r"Worker proc", line=True),
         S("worker_died", "died unexpectedly", "death", r"Engine core proc", line=True),
-        S("worker_died", "Segfault encountered", "death", line=True),
         S("watchdog", "timed out", "peer", r"RPC call to \w+ timed out"),
         S("bad_image", "InvalidCxxCompiler"),
     ),

@@ -235,7 +235,6 @@ PRINTED = [
     ("oom", "cause", "vllm", "terminate called after throwing an instance of 'std::bad_alloc'"),
     ("unsupported_gpu_arch", "cause", "vllm", "nvcc fatal   : Unsupported gpu architecture 'compute_121a'"),
     ("worker_died", "death", "vllm", "Fatal Python error: Segmentation fault"),
-    ("worker_died", "death", "vllm", "!!!!!!! Segfault encountered !!!!!!!"),
     (
         "worker_died",
         "death",
