@@ -443,6 +443,8 @@ def test_what_failed_on_another_node_bears_its_address() -> None:
     text = upto(RAY, "Starting to load model") + worker_error(1, OOM, process=remote)
     (found,) = [c for c in record(0, (text, UP))["reading"]["candidates"] if c["cause"] == "oom"]
     assert (found["address"], found["kind"], found["fatal"]) == ("192.168.200.12", "cause", True)
+    found = judge([record(0, (text, gone(0))), record(1, (log("vllm-cpu/ray-ready", 1), UP))])
+    assert (found["verdict"], found["cause"], found["culprit"]) == ("failed", "oom", "spark2")
     own = record(0, (vllm(0, "Starting to load model") + worker_error(0, OOM), UP))["reading"]["candidates"]
     assert [c["address"] for c in own] == [None]
 
