@@ -57,6 +57,8 @@ _RETRYING = 10
 """Seconds over which a rank must have retried in vain before the network is blamed."""
 _CLOCKS = 2.0
 """Seconds by which the clocks of two nodes may differ untold; the look from the controller itself is less exact than a part of one."""
+_DEBIAN = "127.0.1.1"
+"""What Debian's and Ubuntu's installers let a node's own name lead to."""
 _HOLDS = 0.05
 """The part of a node's memory from which on somebody who holds it is named."""
 
@@ -156,6 +158,9 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record]) -> t.Dict[str
         culprit = elsewhere or only_other(ranks, best.record) or culprit
     elif kind == "relay":
         culprit = _shortest(ranks, best.record) if cause == "memory_unbalanced" else only_other(ranks, best.record)
+        if candidate["values"].get("loopback") == _DEBIAN:
+            # The installer writes "127.0.1.1 <host name>" on each node alike: who dialed first says nothing.
+            culprit = None
     elif kind == "peer":
         cause, culprit, lines = _victim(ranks, best)
     if cause == "nccl_error":
@@ -339,6 +344,8 @@ def _notes(ranks: t.Sequence[Record]) -> t.List[str]:
 def _sentence(cause: str, culprit: t.Optional[Record], best: Suspect, ranks: t.Sequence[Record]) -> str:
     what = CAUSES[cause].what
     teller = "" if culprit is best.record or culprit is None else f", as {name(best.record)} tells"
+    if culprit is None and best.candidate["values"].get("loopback"):
+        return f"The nodes' own host names lead to {_DEBIAN}, as {name(best.record)} tells{message(best.candidate)}."
     if culprit is None:
         return f"{name(best.record)} {what}{message(best.candidate)}."
     if culprit is best.record and cause == "peer_exited":

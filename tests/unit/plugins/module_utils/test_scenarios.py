@@ -162,7 +162,7 @@ CASES: dict[str, tuple[Side, Side, str, str | None, list[str | None], tuple[str 
         ),
         "failed",
         "gloo_wrong_iface",
-        ["spark1", None],
+        [None],
         ("init_dist", "init_dist"),
     ),
     "sglang: the head is killed": (
