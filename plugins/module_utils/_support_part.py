@@ -123,18 +123,31 @@ def models(told: t.Mapping[str, t.Any], run: Run) -> str:
         if os.path.isdir(source):
             shown.append(run(["df", "-h", source]))
             shown.append(run(["findmnt", "--target", source]))
-            shown += _files(source)
+    for folder in model_folders(told):
+        shown += ["", folder + ":"] + _files(folder)
     return "\n".join(shown) + "\n"
 
 
+def model_folders(told: t.Mapping[str, t.Any]) -> t.List[str]:
+    """The node's folders that the container's command line names, by its own paths: the model, as a rule."""
+    words = [word for text in [told.get("Path") or "", *(told.get("Args") or [])] for word in re.split(r"[\s=\"']+", str(text))]
+    found = []
+    for mount in told.get("Mounts") or []:
+        inside, source = str(mount.get("Destination") or "").rstrip("/"), str(mount.get("Source") or "").rstrip("/")
+        for word in words:
+            if inside and (word.rstrip("/") == inside or word.startswith(inside + "/")):
+                folder = source + word[len(inside) :].rstrip("/")
+                if os.path.isdir(folder) and folder not in found:
+                    found.append(folder)
+    return found
+
+
 def _files(folder: str) -> t.List[str]:
-    """Names and sizes of what a model's folder holds, if it is one."""
+    """Names and sizes of what a folder holds."""
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
         return [str(error)]
-    if "config.json" not in names:
-        return []
     lines = []
     for name in names[:500]:
         path = os.path.join(folder, name)

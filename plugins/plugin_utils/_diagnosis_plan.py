@@ -72,6 +72,8 @@ def choose(
 
 def _problem(info: Info) -> str:
     told = " ".join(str(info.get("docker", {}).get("error") or info.get("msg") or "").split())
+    # Ansible 2.19: "Task failed: Failed to connect to the host via ssh: ..".
+    told = told.removeprefix("Task failed: ")
     return f"{told.rstrip('.')}." if told else ""
 
 

@@ -93,7 +93,7 @@ def test_all_of_a_node_without_its_secrets(tmp_path: pathlib.Path) -> None:
     model.mkdir()
     (model / "config.json").write_text("{}")
     (model / "gone.safetensors").symlink_to("../blobs/none")
-    container = {**CONTAINER, "Mounts": [{"Source": str(model), "Destination": "/models/tiny", "RW": False}]}
+    container = {**CONTAINER, "Mounts": [{"Source": str(tmp_path), "Destination": "/models", "RW": False}]}
     docker = Docker([f"key {KEY}\n".encode(), b"in the file hf-geheim\n"], container=container)
     said = {"dmesg": f"[1] eth0: Link is Down\n[2] boring\n[3] Out of memory: Killed process 7 {KEY}\n"}
     files, secrets = subject.collect(t.cast(t.Any, docker), "rank0", lambda words: said.get(words[0], ""), str(tmp_path))
@@ -106,6 +106,21 @@ def test_all_of_a_node_without_its_secrets(tmp_path: pathlib.Path) -> None:
     assert files["meminfo.txt"] == b"MemTotal: 1 kB\n"
     assert json.loads(files["docker.json"])["ServerVersion"] == "29.1"
     assert not [name for name, data in files.items() for secret in secrets if secret.encode() in data]
+
+
+@pytest.mark.parametrize(
+    "words, found",
+    [
+        (["serve", "/models/tiny"], ["tiny"]),
+        (["-c", "exec sglang serve --model-path=/models/tiny/ --port 1"], ["tiny"]),
+        (["serve", "/models"], [""]),
+        (["serve", "/models/none", "/modelsx/tiny", "tiny"], []),
+    ],
+)
+def test_the_models_folder_is_the_one_that_the_command_line_names(words: list[str], found: list[str], tmp_path: pathlib.Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    told = {"Path": "vllm", "Args": words, "Mounts": [{"Source": str(tmp_path), "Destination": "/models"}]}
+    assert subject.model_folders(told) == [str(tmp_path / name) if name else str(tmp_path) for name in found]
 
 
 @pytest.mark.parametrize(
