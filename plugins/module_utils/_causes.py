@@ -78,7 +78,7 @@ CAUSES: t.Dict[str, Cause] = {
         "Look at the other nodes for the rank that stopped: its process, its GPU, its link.",
     ),
     "net_unreachable": Cause(
-        "cannot reach the head's rendezvous address",
+        "has no way to the others over its network",
         "Correct the head's address that {node} was given, or the interface and route by which it would reach it.",
     ),
     "custom_allreduce_ipc": Cause(
@@ -130,6 +130,7 @@ CAUSES: t.Dict[str, Cause] = {
     "killed": Cause(
         "was killed from outside",
         "Find out who killed the container on {node} (a person, a tool, the kernel: dmesg); then start all ranks again.",
+        closer=False,
     ),
     "watchdog": Cause(
         "was ended by the engine's own watchdog",

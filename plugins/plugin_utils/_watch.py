@@ -31,7 +31,7 @@ _SILENT = 45.0
 """Seconds after which the host of another rank, which writes each second, counts as gone."""
 _ANXIOUS = 10.0
 """Seconds without progress after which each look asks the other nodes' fabric addresses for an echo as well."""
-_CLOSER = {"stalled": 15.0, "failed": 4.0, "": 15.0}
+_CLOSER = {"stalled": 15.0, "failed": 3.0, "": 15.0}
 """Seconds that a close look may take: after a failure the user waits for the verdict, and little can change it."""
 _TRIES = 3
 """Looks that ask an address for its first echo: one that never answers may stand behind a firewall."""
@@ -128,10 +128,12 @@ class Watch:
         if settled:
             return settled
         now = self.clock()
-        if self._final(verdict, records, start, now):
-            # No rank is judged by a silence that a close look has not confirmed, nor named without what the look can add.
-            if self._looks_closer(verdict, records, now):
-                return None
+        final = self._final(verdict, records, start, now)
+        # No rank is judged by a silence that a close look has not confirmed, nor named without what the look can add. After a
+        # failure it is taken while the verdict settles.
+        if (final or verdict["verdict"] == "failed") and self._looks_closer(verdict, records, now):
+            return None
+        if final:
             verdict["over"] = False
             self.board.write("verdict", verdict)
             return self._settled() or verdict
@@ -257,7 +259,8 @@ class Watch:
             return False
         if verdict["verdict"] == "failed":
             self._failing_since = self._failing_since if self._failing_since is not None else now
-            return bool(not self.options.timeout or now - self._failing_since >= _SETTLE[bool(verdict["sure"])] or lost)
+            told_all = bool(verdict["sure"]) or all(record.get("started") and not record.get("running") for record in records)
+            return bool(not self.options.timeout or now - self._failing_since >= _SETTLE[told_all] or lost)
         self._failing_since = None
         if lost:
             node, why = lost[0]["node"], str(lost[0]["unreachable"]).rstrip(".")

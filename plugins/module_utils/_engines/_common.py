@@ -36,6 +36,7 @@ _GLOO = (
     "Set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME on {node} to the interface that carries its fabric address, "
     "and let its host name resolve to that address and not to 127.x."
 )
+_NCCL_INTERFACE = "Set NCCL_SOCKET_IFNAME on {node} to the interface that carries its fabric address: the container has none of the name that it was given."
 _DEVICES = "Give every node the same parallel sizes, and no more ranks to a node than it has GPUs."
 _GATED = "Copy the model to a folder of {node}, or give its token for the hub: this one is not open to everybody."
 _DISK = "Free space on {node}: of its disk, of the engine's cache folder or of /dev/shm, whichever the evidence names."
@@ -162,7 +163,7 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("gloo_wrong_iface", "Unable to find address for:", remedy=_GLOO),
     S("gloo_wrong_iface", "connectFullMesh failed", "relay", pattern=r"remote=\[?(?P<loopback>127\.[\d.]+)", remedy=_GLOO),
     S("gloo_wrong_iface", "connectFullMesh failed", remedy=_GLOO),
-    S("net_unreachable", "no socket interface found", line="NCCL WARN"),
+    S("net_unreachable", "no socket interface found", line="NCCL WARN", remedy=_NCCL_INTERFACE),
     S("net_unreachable", "Name or service not known"),
     S("net_unreachable", "Temporary failure in name resolution"),
     S("unknown", "No space left on device", remedy=_DISK),
