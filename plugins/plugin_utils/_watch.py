@@ -254,7 +254,7 @@ class Watch:
 
     def _final(self, verdict: dict[str, t.Any], records: list[dict[str, t.Any]], start: float, now: float) -> bool:
         """The watch ends with this verdict; a node that is lost is a failure of its own."""
-        lost = [record for record in records if record.get("lost")]
+        lost = [record for record in records if record.get("lost") or (not self.options.timeout and record.get("unreachable") and not record.get("pending"))]
         if any(record.get("pending") for record in records) and not lost:
             return False
         if verdict["verdict"] == "failed":

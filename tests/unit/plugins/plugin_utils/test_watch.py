@@ -345,3 +345,12 @@ def test_the_close_look_that_the_user_wants(tmp_path: pathlib.Path, mode: str, c
     group.run()
     assert group.verdicts["spark1"]["verdict"] == "ready" and len(group.closer) == count
     assert all(bool(node["closeup"] is not None) is bool(count) for node in group.verdicts["spark1"]["nodes"].values())
+
+
+def test_a_node_that_does_not_answer_is_told_at_once_where_nothing_is_waited_for(tmp_path: pathlib.Path) -> None:
+    def gone(now: float) -> dict[str, t.Any]:
+        raise Unreachable("Docker does not answer on /var/run/docker.sock")
+
+    verdict = Group(tmp_path, {"timeout": 0}, looks(*HEAD[:2]), gone).run().verdicts["spark1"]
+    assert (verdict["verdict"], verdict["culprit"]) == ("failed", "spark2")
+    assert "Docker does not answer" in verdict["summary"] and "spark2" in verdict["remedy"]
