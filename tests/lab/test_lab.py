@@ -227,7 +227,7 @@ def test_clock_is_wrong_for_commands_and_new_containers_but_not_for_docker() -> 
     look = f"date +%s; sudo date +%s; docker run --rm {image} date +%s"
     try:
         lab("clock", "spark2", "300")
-        files = "$(ldd /bin/date /lab/libfaketimeMT.so.1 | grep -o '/[^ :]*' | grep -v ^/lab | sort -u)"
+        files = "$(ldd /bin/date | grep -o '/[^ :]*') /bin/date"
         ssh("spark2", f"tar -ch {files} 2>/dev/null | docker import - {image}")
         off = [int(word) - time.time() for word in ssh("spark2", look).split()]
         created = f"date --utc --date $(docker run --detach --name clock {image} date | xargs docker inspect --format '{{{{.Created}}}}') +%s"

@@ -26,7 +26,7 @@ PROGRAMS = {
     "rsync": "rsync",
     "nsenter": "util-linux",
     "sysctl": "procps",
-    "faketime": "faketime",
+    "gcc": "gcc",
 }
 BASE_BYTES = 4 << 30
 RUN_BYTES = 1 << 30

@@ -4,39 +4,42 @@
 """A node's wrong clock and slow disk.
 
 The kernel has no namespace for the time of day (time namespaces know the monotonic and the boot clock only), so a wrong
-clock is a library that answers in libc's place (libfaketime). It reaches what is loaded with it: what sudo starts (the
-modules that Ansible runs as root), what a login starts, and every container that is created afterwards. It does not reach
-dockerd, which is written in Go and asks the kernel itself: the times that Docker reports stay right.
+clock is a small library that answers in libc's place (files/clock.c). It reaches what is loaded with it: what sudo starts
+(the modules that Ansible runs as root), what a login starts, and every container that is created afterwards. It does not
+reach dockerd, which is written in Go and asks the kernel itself: the times that Docker reports stay right.
 
-The monotonic clock is left alone: Python waits with sem_clockwait(), which the library does not know, and a shifted
-deadline would make it wait for minutes.
+Debian's libfaketime 0.9.10 would not do: Python sleeps until a moment of the monotonic clock and waits with sem_clockwait().
+With a shifted monotonic clock such a wait lasts minutes, with an unshifted one sleep() fails with 'Invalid argument'.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import typing as t
 from pathlib import Path
 
-from .state import Settings
-from .system import LabError, parse_amount, rewrite, write
+from .state import HERE, Settings
+from .system import LabError, parse_amount, rewrite, run, write
 
-LIBRARY = "libfaketimeMT.so.1"
+SOURCE = HERE / "files" / "clock.c"
+# Named by what it is made of: what runs has it mapped, and it is never written again.
+LIBRARY = f"clock-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]}.so"
 INSIDE = f"/lab/{LIBRARY}"
 
 
 def clock_environment(seconds: int) -> dict[str, str]:
     """The variables that shift the time of day of a program."""
-    return {"LD_PRELOAD": INSIDE, "FAKETIME": f"{seconds:+d}", "FAKETIME_DONT_FAKE_MONOTONIC": "1"} if seconds else {}
+    return {"LD_PRELOAD": INSIDE, "LAB_CLOCK": f"{seconds:+d}"} if seconds else {}
 
 
-def library(root: Path = Path("/usr/lib")) -> Path:
-    """Where this machine has the library; 'lab deps' brings it."""
-    found = sorted(root.glob(f"*/faketime/{LIBRARY}"))
-    if not found:
-        raise LabError(f"{LIBRARY} is missing; install the lab's programs with 'lab deps'.")
-    return found[0]
+def build_library(target: Path) -> None:
+    """Compile it, unless it is there."""
+    if not target.exists():
+        temp = target.with_suffix(".part")
+        run("gcc", "-O2", "-fPIC", "-shared", "-nostdlib", "-fno-builtin", "-o", str(temp), str(SOURCE))
+        temp.rename(target)
 
 
 def disk_of(folder: Path, sys: Path = Path("/sys")) -> str:
@@ -67,9 +70,8 @@ def container_changes(settings: Settings, disk: str) -> dict[str, t.Any]:
 def lay(root: Path, lab: Path, settings: Settings) -> None:
     """Write what makes the clock wrong in a node whose disk is mounted at root, and what its runtime reads in /lab."""
     environment = clock_environment(settings.clock)
-    target = lab / LIBRARY
-    if environment and not target.exists():  # it is mapped by what runs: never written again
-        target.write_bytes(library().read_bytes())
+    if environment:
+        build_library(lab / LIBRARY)
     text = "".join(f"{key}={value}\n" for key, value in environment.items())
     sudoers = root / "etc/sudoers.d/lab-clock"
     if environment:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import configparser
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -132,13 +135,27 @@ def test_meminfo_lines_are_replaced_or_added() -> None:
 def test_clock_and_disk_as_the_runtime_reads_them() -> None:
     assert hinder.container_changes(state.Settings(), "") == {}
     assert hinder.container_changes(state.Settings(clock=-300, disk="2M"), "254:0") == {
-        "environment": {"LD_PRELOAD": "/lab/libfaketimeMT.so.1", "FAKETIME": "-300", "FAKETIME_DONT_FAKE_MONOTONIC": "1"},
-        "mounts": ["/lab/libfaketimeMT.so.1"],
+        "environment": {"LD_PRELOAD": hinder.INSIDE, "LAB_CLOCK": "-300"},
+        "mounts": [hinder.INSIDE],
         "read_bps": [254, 0, 2 << 20],
     }
     assert hinder.bytes_per_second("off") == 0
     with pytest.raises(LabError, match="'fast' is no size"):
         hinder.bytes_per_second("fast")
+
+
+@pytest.mark.parametrize("seconds", [-300, 300])
+def test_the_clock_is_shifted_and_waiting_is_not(tmp_path: Path, seconds: int) -> None:
+    hinder.build_library(tmp_path / hinder.LIBRARY)
+    program = (
+        "import threading, time; begin = time.monotonic(); threading.Event().wait(0.2); time.sleep(0.2); "
+        "print(round(time.time()), round(time.monotonic() - begin, 1))"
+    )
+    environment = {**hinder.clock_environment(seconds), "LD_PRELOAD": str(tmp_path / hinder.LIBRARY)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60)
+    now, waited = done.stdout.split()
+    assert abs(int(now) - seconds - time.time()) < 30
+    assert 0.4 <= float(waited) < 30
 
 
 @pytest.mark.parametrize(("entry", "expected"), [("vda", "254:0"), ("vda/vda1", "254:0")])
