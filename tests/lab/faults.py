@@ -14,6 +14,7 @@ Usage: faults.py [--part PART] [--row TEXT] [--lock FILE] [--list]. Called by `m
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 
@@ -32,6 +33,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--list", action="store_true", help="print the names of the rows")
     options = parser.parse_args(arguments)
     parts = options.part or list(PARTS)
+    # Ended from outside, it leaves clean nodes behind all the same.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit("faults: ended from outside"))
 
     def chosen(names: list[str]) -> list[str]:
         return [name for name in names if not options.row or any(text.lower() in name.lower() for text in options.row)]

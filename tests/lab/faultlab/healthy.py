@@ -6,18 +6,20 @@
 
 from __future__ import annotations
 
+import typing as t
+
 import play
 
 from . import makers, rows, run
 from .engines import CONTAINERS, HEAD, NODES, SGLANG, VLLM, WORKER, Engine
 
 
-def slow_cpu(node: str, share: str) -> dict[str, object]:
+def slow_cpu(node: str, share: str) -> dict[str, t.Any]:
     """The rank's container gets this share of a core from its beginning on."""
     return {"at": ((node, r"\w+"),), "make": lambda: play.node(node, f"docker update --cpus {share} {CONTAINERS[node]}")}
 
 
-def start(name: str, **options: object) -> rows.Row:
+def start(name: str, **options: t.Any) -> rows.Row:
     """A row that is to end ready."""
     return rows.Row(name, rows.Wanted("ready"), watch=rows.QUICK, **options)
 
@@ -27,11 +29,11 @@ STARTS: tuple[tuple[Engine, rows.Row], ...] = (
     (SGLANG, start("healthy start")),
     (VLLM, start("worker with half a core", **slow_cpu(WORKER, "0.5"))),
     (SGLANG, start("worker with a tenth of a core", **slow_cpu(WORKER, "0.1"))),
-    (VLLM, start("disk of 1 MB/s", changes=rows.large, before=makers.slow_disks("1M"))),
-    (SGLANG, start("disk of 0.5 MB/s", changes=rows.large, before=makers.slow_disks("500K"))),
+    (VLLM, start("disk of 1 MB/s", changes=rows.large, before=(makers.slow_disks("1M"),))),
+    (SGLANG, start("disk of 0.5 MB/s", changes=rows.large, before=(makers.slow_disks("500K"),))),
     (VLLM, start("head with half a core", **slow_cpu(HEAD, "0.5"))),
     (SGLANG, start("head with a tenth of a core", **slow_cpu(HEAD, "0.1"))),
-    (VLLM, start("clock of the worker 5 minutes off", before=lambda _engine: play.lab("clock", WORKER, "-300"))),
+    (VLLM, start("clock of the worker 5 minutes off", before=(makers.wrong_clock(-300),))),
     (SGLANG, start("ten times slower", changes=lambda _engine: dict.fromkeys(NODES, {"environment": {"REHEARSAL_PACE": "10"}}))),
 )
 

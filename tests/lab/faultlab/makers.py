@@ -167,6 +167,11 @@ def squat(engine: Engine, size: int) -> None:
     play.node(WORKER, f"until docker logs {SQUATTER} | grep -q held; do sleep 0.2; done")
 
 
+def wrong_clock(seconds: int) -> t.Callable[[Engine], None]:
+    """The worker's clock is off; Docker's own times stay right, see sparklab/hinder.py."""
+    return lambda _engine: void(play.lab("clock", WORKER, str(seconds)))
+
+
 def foreign_elf() -> bytes:
     """A program of 120 bytes for the architecture that this machine is not: its kernel refuses the header."""
     machine = EM_X86_64 if os.uname().machine == "aarch64" else EM_AARCH64
@@ -192,6 +197,12 @@ def wrong_image(_engine: Engine) -> None:
 def kill(node: str) -> t.Callable[[], None]:
     """A rank ended as the kernel would."""
     return lambda: void(play.node(node, f"docker kill --signal KILL {CONTAINERS[node]}"))
+
+
+def pause(node: str) -> t.Callable[[], None]:
+    """A rank stands still. A process that waits for its disk can't be frozen (runc: "unable to freeze"): try until it can."""
+    name = CONTAINERS[node]
+    return lambda: void(play.node(node, f"for turn in $(seq 50); do docker pause {name} && exit 0; sleep 0.2; done; exit 1"))
 
 
 def void(_result: object) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import play
 
 from . import makers
-from .engines import CONTAINERS, COPY, HEAD, NODES, WORKER, Engine
+from .engines import COPY, HEAD, NODES, WORKER, Engine
 from .launch import PHASE, Launch, Missed
 
 Changes = t.Mapping[str, t.Mapping[str, t.Any]]
@@ -43,8 +43,8 @@ class Row:
 
     name: str
     wanted: Wanted
-    before: t.Callable[[Engine], object] | None = None
-    """Makes it before the start."""
+    before: tuple[t.Callable[[Engine], object], ...] = ()
+    """Make it before the start."""
     changes: t.Callable[[Engine], Changes] = lambda _engine: {}
     """What is wrong with the launch itself, by node; asked after that."""
     at: tuple[tuple[str, str], ...] = ()
@@ -125,7 +125,7 @@ ROWS = (
         "somebody's container holds the memory",
         Wanted("failed", WORKER, ("oom",), (makers.SQUATTER,)),
         changes=squeezed,
-        before=lambda engine: makers.squat(engine, 4 << 30),
+        before=(lambda engine: makers.squat(engine, 4 << 30),),
         moment=lambda: makers.said(WORKER, r"Error: "),
         crash=True,
     ),
@@ -133,7 +133,7 @@ ROWS = (
         "shard missing on the worker",
         Wanted("failed", WORKER, ("missing_weights",)),
         changes=on_all(model=COPY),
-        before=makers.lose_shard,
+        before=(makers.lose_shard,),
         moment=lambda: makers.ended(WORKER),
         crash=True,
     ),
@@ -141,7 +141,7 @@ ROWS = (
         "shard truncated on the worker",
         Wanted("failed", WORKER, ("missing_weights",)),
         changes=on_all(model=COPY),
-        before=makers.cut_shard,
+        before=(makers.cut_shard,),
         moment=lambda: makers.ended(WORKER),
         crash=True,
     ),
@@ -151,19 +151,19 @@ ROWS = (
         changes=lambda engine: {WORKER: {"environment": engine.wrong_interface}},
         moment=lambda: makers.ended(WORKER),
         crash=True,
-        wanted_of={"sglang": Wanted("failed", WORKER, ("nccl_error",), ("NCCL_SOCKET_IFNAME",))},
+        wanted_of={"sglang": Wanted("failed", WORKER, ("nccl_error", "gloo_wrong_iface"), ("NCCL_SOCKET_IFNAME",))},
     ),
     Row(
         "API port taken on the head",
         Wanted("failed", HEAD, ("port_in_use",)),
-        before=makers.hold_port(port_of("port")),
+        before=(makers.hold_port(port_of("port")),),
         moment=lambda: makers.said(HEAD, r"Errno 98|address already in use|Address already in use"),
         crash=True,
     ),
     Row(
         "rendezvous port taken on the head",
         Wanted("failed", HEAD, ("port_in_use",)),
-        before=makers.hold_port(port_of("rendezvous_port")),
+        before=(makers.hold_port(port_of("rendezvous_port")),),
         moment=lambda: makers.said(HEAD, r"EADDRINUSE|address already in use|Address already in use"),
         crash=True,
     ),
@@ -185,7 +185,7 @@ ROWS = (
         "image of the wrong architecture",
         Wanted("failed", WORKER, ("wrong_image_arch",)),
         changes=on(WORKER, image=makers.WRONG),
-        before=makers.wrong_image,
+        before=(makers.wrong_image,),
         moment=lambda: makers.ended(WORKER),
         crash=True,
     ),
@@ -193,7 +193,7 @@ ROWS = (
         "worker killed while it loads",
         Wanted("failed", WORKER, ("killed",)),
         changes=large,
-        before=SLOW,
+        before=(SLOW,),
         at=LOADING,
         make=makers.kill(WORKER),
         crash=True,
@@ -216,7 +216,7 @@ ROWS = (
         "clock of the worker 5 minutes ahead",
         Wanted("failed", WORKER, ("missing_weights",), ("clock",)),
         changes=on_all(model=COPY),
-        before=lambda engine: (makers.cut_shard(engine), play.lab("clock", WORKER, "300")),
+        before=(makers.cut_shard, makers.wrong_clock(300)),
         moment=lambda: makers.ended(WORKER),
         crash=True,
     ),
@@ -224,7 +224,7 @@ ROWS = (
         "clock of the worker 5 minutes behind, head killed",
         Wanted("failed", HEAD, ("killed",), ("clock",)),
         changes=large,
-        before=lambda engine: (SLOW(engine), play.lab("clock", WORKER, "-300")),
+        before=(SLOW, makers.wrong_clock(-300)),
         at=LOADING,
         make=makers.kill(HEAD),
         crash=True,
@@ -233,7 +233,7 @@ ROWS = (
         "Docker restarted under the worker",
         Wanted("failed", WORKER, (ANY,), ("Docker",)),
         changes=large,
-        before=SLOW,
+        before=(SLOW,),
         at=LOADING,
         make=restart_docker,
         moment=lambda: makers.ended(WORKER),
@@ -250,7 +250,7 @@ ROWS = (
         "fabric cut while the ranks load",
         Wanted("stalled", None, (ANY,), ("enp1s0f0np0",), closeup=True, culprits=(None, HEAD, WORKER)),
         changes=large,
-        before=SLOW,
+        before=(SLOW,),
         at=LOADING,
         make=lambda: play.lab("cut", WORKER),
         watch=QUICK,
@@ -259,16 +259,16 @@ ROWS = (
         "worker frozen while it loads",
         Wanted("stalled", WORKER, (ANY,), ("paused",), closeup=True),
         changes=large,
-        before=SLOW,
+        before=(SLOW,),
         at=LOADING,
-        make=lambda: play.node(WORKER, f"docker pause {CONTAINERS[WORKER]}"),
+        make=makers.pause(WORKER),
         watch=QUICK,
     ),
     Row(
         "worker's node unreachable by ssh",
         Wanted("failed", WORKER, (None,), ("reach",)),
         changes=large,
-        before=SLOW,
+        before=(SLOW,),
         at=LOADING,
         make=lambda: play.lab("isolate", WORKER),
         watch={"join_timeout": 10},
@@ -277,7 +277,7 @@ ROWS = (
         "slow disk",
         Wanted("ready"),
         changes=large,
-        before=makers.slow_disks("700K"),
+        before=(makers.slow_disks("700K"),),
         watch={"stall_timeouts": {"load_weights": 15}},
     ),
 )
