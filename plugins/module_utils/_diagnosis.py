@@ -20,6 +20,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._records impo
     Record,
     age,
     broken,
+    came,
     candidates,
     closeup,
     done,
@@ -221,8 +222,8 @@ def _victim(ranks: t.Sequence[Record], best: Suspect) -> t.Tuple[str, t.Optional
         return cause, None, lines
     named = _named(ranks, best)
     if named is not None and named.get("running"):
-        began = reading(named).get("first_time")
-        if began is not None and best.time > float("-inf") and began - float(named.get("clock_offset") or 0) > best.time + 1:
+        began = came(named)
+        if began is not None and best.time > float("-inf") and began > best.time + 1:
             # The other rank was started again alone, after this one's end: what is missing now is this one.
             return cause, record, lines
     return cause, named, lines

@@ -108,6 +108,12 @@ def age(record: Record) -> t.Optional[float]:
     return seconds
 
 
+def came(record: Record, of: str = "") -> t.Optional[float]:
+    """When its log came to a phase, or began its last run, on the controller's clock; None where it tells no such time."""
+    times = [p["time"] for p in reading(record).get("phases") or [] if of in ("", p["phase"])]
+    return times[0] - float(record.get("clock_offset") or 0) if times and times[0] is not None else None
+
+
 def own_addresses(record: Record) -> t.List[str]:
     """The addresses by which others may name it."""
     rendezvous = str(reading(record).get("claims", {}).get("rendezvous") or "")

@@ -19,6 +19,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._typ
 from ansible_collections.sparkstack.inference.plugins.module_utils._records import (
     GIB,
     Record,
+    came,
     closeup,
     done,
     killed_by_kernel,
@@ -50,6 +51,8 @@ EVIDENT = 30.0
 """Seconds of silence that suffice where the reason shows itself."""
 DIVERGED = 60.0
 """Seconds of silence after which ranks in different steps of one phase count as waiting for each other."""
+_APART = 2.0
+"""Seconds by which one time must be later than another node's to be believed so: clocks differ."""
 
 
 def explain(ranks: t.Sequence[Record], rules: t.Optional[t.Sequence[Rule]] = None) -> t.Optional[Finding]:
@@ -175,7 +178,7 @@ def _claims(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional[Fin
         odd = [r for r in up if told[r["rank"]] is not None and told[r["rank"]] != _expected(claim, r, told)]
         if odd:
             note = "{} was started with {} {}".format(name(odd[0]), word, told[odd[0]["rank"]])
-            return Finding("bad_flag", odd[0], [note, *last_lines(up)], note)
+            return Finding("bad_flag", odd[0], [note, *last_lines(up)], note, "", EVIDENT)
     addresses = {r["rank"]: str(reading(r).get("claims", {}).get("rendezvous") or "") for r in up}
     odd = [r for r in up if addresses[r["rank"]] and addresses.get(0) and addresses[r["rank"]] != addresses[0]]
     if odd:
@@ -265,6 +268,21 @@ def _different_graphs(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Op
     return Finding("memory_unbalanced", record, [line], why, "", DIVERGED)
 
 
+def _back_alone(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional[Finding]:
+    """A rank that was started again after the head had become ready: it waits at the rendezvous, and the head does not know of it.
+
+    vLLM's head says so to nobody: /health stays 200 until the next request ends it.
+    """
+    head = next((r for r in up if r["rank"] == 0 and phase(r) == "ready"), None)
+    since = came(head, "ready") if head else None
+    for record in up:
+        start = came(record)
+        if phase(record) in ("parse_args", "init_dist") and since is not None and start is not None and start > since + _APART:
+            remedy = "Start all ranks again: the group does not take {node} back."
+            return Finding(None, record, last_lines([record]), f"{name(record)} was started again alone, and waits for the others", remedy, EVIDENT)
+    return None
+
+
 def _lagging(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional[Finding]:
     """Ranks in different phases."""
     order = {id(r): place(r) for r in up}
@@ -274,7 +292,7 @@ def _lagging(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional[Fi
     behind, ahead = [r for r in up if order[id(r)] == low], [r for r in up if order[id(r)] == high]
     if low == PHASES.index("init_dist") and high >= PHASES.index("kv_cache") and len(ahead) == 1:
         remedy = "Remove the container of {node} and start all ranks again."
-        return Finding(None, ahead[0], last_lines(up), f"{name(ahead[0])} is left from an earlier launch", remedy)
+        return Finding(None, ahead[0], last_lines(up), f"{name(ahead[0])} is left from an earlier launch", remedy, EVIDENT)
     if low < high and low <= PHASES.index("load_weights") and len(behind) == 1:
         return Finding(None, behind[0], _held(up) + last_lines(up), f"{name(behind[0])} is behind{_little(behind[0], up)}")
     return None
@@ -343,7 +361,7 @@ def _silent(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional[Fin
 
 Rule = t.Callable[[t.Sequence[Record], t.Sequence[Record]], t.Optional[Finding]]
 # These are believed of a group that is said to serve as well.
-SERVING: t.Tuple[Rule, ...] = (_stopped, _killed, _fabric)
+SERVING: t.Tuple[Rule, ...] = (_stopped, _killed, _fabric, _back_alone)
 RULES: t.Tuple[Rule, ...] = (
     _absent,
     _stopped,
@@ -355,6 +373,7 @@ RULES: t.Tuple[Rule, ...] = (
     _rendezvous,
     _communicator,
     _different_graphs,
+    _back_alone,
     _lagging,
     _little_memory,
     _spinning,

@@ -15,7 +15,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._com
 from ansible_collections.sparkstack.inference.plugins.module_utils._records import Candidate, Record, candidates, exited, killed_by_kernel, reading, scene
 
 # What a candidate is worth, over all ranks: the greatest decides, then the earliest.
-WORTH = {"cause": 6.0, "killed": 5.0, "unknown": 4.5, "death": 4.0, "relay": 3.0, "stopped": 2.5, "peer": 2.0, "wrapper": 1.0}
+WORTH = {"cause": 6.0, "killed": 5.0, "unknown": 4.5, "death": 4.0, "relay": 3.0, "stopped": 2.5, "ended": 2.2, "peer": 2.0, "wrapper": 1.0}
 # These are often only the echo of another rank's end.
 _ECHOES = {"nccl_error": 4.4, "ib_error": 4.4, "capture_failed": 4.4}
 _SIGNALS = {132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE", 139: "SIGSEGV"}
@@ -122,4 +122,5 @@ def _exit(record: Record, found: t.Sequence[Candidate]) -> t.List[Candidate]:
     if code in _SIGNALS:
         note = f"The container ended with exit code {code}, {_SIGNALS[t.cast(int, code)]}."
         return [candidate_of("worker_died", [note] + lines[1:], note, "death", when)]
-    return [candidate_of("unknown", lines, note, "death", when)]
+    # Where not even the exit code is known, what another rank tells of its end weighs more.
+    return [candidate_of("unknown", lines, note, "death" if code is not None else "ended", when)]

@@ -259,14 +259,19 @@ class Timeline:
         self._elsewhere = False
         for claim, pattern in ENGINES[name].log.claims.items():
             match = re.search(pattern, line.text)
-            if match:
+            if match and _logline.address(line.process) is None:  # not one of another node's that Ray brought here
                 self._claims.setdefault(claim, match.group(1))
-        if rank_of(marker.phase) > rank_of(self._phase):
+        if rank_of(marker.phase) > rank_of(self._phase) and not self._bereft():
             self._enter(marker.phase, self._clock)
         if marker.values:
             for phase in self._phases:
                 if phase["phase"] == (marker.of or marker.phase):
                     phase["values"].update(values(marker.values, line.text))
+
+    def _bereft(self) -> bool:
+        """It has lost a process or its peers: after "Scheduler or DataParallelController 1703 terminated with -9" SGLang's worker goes
+        on as if it were the head, with "Started server process", and fails over that."""
+        return any(candidate["fatal"] and candidate["kind"] in ("death", "peer") for candidate in self._candidates)
 
     def _enter(self, phase: str, when: t.Optional[float]) -> None:
         self._phase = phase
@@ -389,6 +394,8 @@ class Timeline:
             return
         # A chain: what stands first was there first, unless only what follows is known, or is no longer a wrapper.
         better = _STRENGTH[kind] > _STRENGTH[known["kind"]] and not (kind == "unknown" and known["kind"] == "peer")
+        # vLLM: a bare "TimeoutError", the direct cause of "TimeoutError: RPC call to execute_model timed out.".
+        better = better or (signature is not None and kind != "wrapper" and known["kind"] == "unknown" and ":" not in known["message"])
         if better or (kind == known["kind"] == "unknown" and not block["direct"]):
             known.update(self._told(cause, kind, line.body, line.text, signature))
 

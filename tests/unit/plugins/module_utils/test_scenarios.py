@@ -82,10 +82,24 @@ NO_ROUTE = "".join(
     "The client socket has failed to connect to 192.168.200.11:29501 (errno: 113 - No route to host).\n"
     for minute in (16, 17, 18)
 )
+# A worker whose scheduler has ended goes on as if it were the head, and uvicorn ends it with exit code 3.
 ATTRIBUTE = (
-    'Traceback (most recent call last):\n  File "/opt/sg/site/sglang/launch_server.py", line 60, in <module>\n    run_server(server_args)\n'
-    "AttributeError: 'NoneType' object has no attribute 'server_args'\n"
+    "[2026-11-29 22:44:27] INFO:     Started server process [1650]\n[2026-11-29 22:44:27] INFO:     Waiting for application startup.\n"
+    '[2026-11-29 22:44:27] ERROR:    Traceback (most recent call last):\n  File "/opt/sg/site/starlette/routing.py", line 694, in lifespan\n'
+    "    async with self.lifespan_context(app) as maybe_state:\n"
+    "AttributeError: 'NoneType' object has no attribute 'server_args'\n\n[2026-11-29 22:44:27] ERROR:    Application startup failed. Exiting.\n"
 )
+# What the reader of vLLM's message queue raises, and what is raised from it.
+BARE = [
+    "TimeoutError",
+    "",
+    "The above exception was the direct cause of the following exception:",
+    "",
+    "Traceback (most recent call last):",
+    '  File "/opt/vllm/v1/executor/multiproc_executor.py", line 442, in get_response',
+    '    raise TimeoutError(f"RPC call to {method} timed out.") from e',
+    "TimeoutError: RPC call to execute_model timed out.",
+]
 BEGIN = "Init torch distributed begin"
 WAITS = "distributed_init_method="
 ABSENT: dict[str, t.Any] = {"started": False, "running": False}
@@ -96,6 +110,10 @@ STILL: dict[str, t.Any] = {"running": True, "quiet_seconds": 90}
 
 def gone(code: int, **known: t.Any) -> dict[str, t.Any]:
     return {"running": False, "exit_code": code, **known}
+
+
+def later(text: str, minute: str, other: str) -> str:
+    return text.replace(f" {minute}:", f" {other}:")
 
 
 Side = tuple[str | None, dict[str, t.Any]]
@@ -202,6 +220,30 @@ CASES: dict[str, tuple[Side, Side, str, str | None, list[str | None], tuple[str 
         ("init_dist", "init_dist"),
     ),
     "sglang: rank 0 twice": ((sglang(0, BEGIN), QUIET), (sglang(0, BEGIN), QUIET), "stalled", "bad_flag", ["spark2"], ("init_dist", "init_dist")),
+    "sglang: rank 0 twice, seen soon: what it says of itself is proof": (
+        (sglang(0, BEGIN), STILL),
+        (sglang(0, BEGIN), STILL),
+        "stalled",
+        "bad_flag",
+        ["spark2"],
+        ("init_dist", "init_dist"),
+    ),
+    "sglang: the worker is started again alone, in the same container": (
+        (SGLANG[0], gone(137)),
+        (sglang(1, DUMMY) + later(sglang(1, BEGIN), "22:42", "22:50"), STILL),
+        "failed",
+        "peer_exited",
+        ["spark1"],
+        ("ready", "init_dist"),
+    ),
+    "sglang: the worker's log after its head was killed, no exit codes known": (
+        (sglang(0, READY), {"running": False}),
+        (sglang(1, DUMMY) + raised(1, closed(1)), {"running": False}),
+        "failed",
+        "unknown",
+        ["spark1"],
+        ("ready", "engine_ready"),
+    ),
     "sglang: the link was down for a minute": (
         (
             sglang(0, READY)
@@ -313,7 +355,7 @@ CASES: dict[str, tuple[Side, Side, str, str | None, list[str | None], tuple[str 
             )
             + "(EngineCore pid=25591) ERROR 11-29 22:25:00 [core.py:1] EngineCore encountered a fatal error.\n(EngineCore pid=25591) ERROR 11-29 22:25:00 [core.py:1] Traceback (most recent call last):\n"
             '(EngineCore pid=25591) ERROR 11-29 22:25:00 [core.py:1]   File "/opt/vllm/v1/executor/multiproc_executor.py", line 509, in get_response\n'
-            "(EngineCore pid=25591) ERROR 11-29 22:25:00 [core.py:1] TimeoutError: RPC call to execute_model timed out.\n",
+            + "".join(f"(EngineCore pid=25591) ERROR 11-29 22:25:00 [core.py:1] {line}\n" for line in BARE),
             gone(0),
         ),
         (VLLM[1], QUIET),
@@ -329,6 +371,22 @@ CASES: dict[str, tuple[Side, Side, str, str | None, list[str | None], tuple[str 
         None,
         ["spark2"],
         ("init_dist", "kv_cache"),
+    ),
+    "vllm: a new head finds the worker of an earlier launch, seen soon": (
+        (vllm(0, WAITS), STILL),
+        (VLLM[1], QUIET),
+        "stalled",
+        None,
+        ["spark2"],
+        ("init_dist", "kv_cache"),
+    ),
+    "vllm: the worker is started again alone, and the head serves on": (
+        (VLLM[0], STILL),
+        (later(vllm(1, WAITS), "22:15", "22:25"), STILL),
+        "stalled",
+        None,
+        ["spark2"],
+        ("ready", "init_dist"),
     ),
     "vllm: the API port is taken": (
         (
@@ -367,6 +425,37 @@ CASES: dict[str, tuple[Side, Side, str, str | None, list[str | None], tuple[str 
         "killed",
         ["spark2"],
         ("ready", "container"),
+    ),
+    "ray: the worker's node is gone, and nobody knows how it ended": (
+        (
+            RAY + "(EngineCore pid=17000) ERROR 11-29 22:58:17 [ray_executor_v2.py:508] RayWorkerProc rank=[1] died unexpectedly, shutting down executor.\n",
+            gone(0),
+        ),
+        (log("vllm-cpu/ray-ready", 1), {"running": False}),
+        "failed",
+        "worker_died",
+        ["spark2"],
+        ("ready", "container"),
+    ),
+    "ray: a platform that Ray does not know": (
+        (
+            upto(RAY, "Initializing a V1 LLM engine")
+            + "".join(
+                f"(EngineCore pid=17608) ERROR 11-29 22:56:10 [core.py:1510] {line}\n"
+                for line in (
+                    "EngineCore failed to start.",
+                    "Traceback (most recent call last):",
+                    "    raise ValueError(",
+                    "ValueError: current platform cpu does not support ray.",
+                )
+            ),
+            gone(1),
+        ),
+        (log("vllm-cpu/ray-ready", 1), UP),
+        "failed",
+        "unknown",
+        ["spark1"],
+        ("parse_args", "container"),
     ),
     "ray: no second node in the cluster": (
         (
@@ -413,9 +502,13 @@ def as_json(text: str) -> str:
 
 
 def cri(text: str) -> str:
-    """As a container runtime's file holds it: each line with a time."""
-    lines = enumerate(text.split("\n"))
-    return "".join(f"2026-11-29T{22 + n // 720:02}:{n // 12 % 60:02}:{n * 5 % 60:02}.123456789Z stderr F {line}\n" for n, line in lines)
+    """As a container runtime's file holds it: each line with a time, that of the line itself or of the last one that told any."""
+    told = re.compile(r"\b\d\d:\d\d:\d\d\b")
+    clock, lines = told.findall(text + "22:00:00")[0], []
+    for line in text.split("\n"):
+        clock = (told.findall(line[:120]) or [clock])[0]
+        lines.append(f"2026-11-29T{clock}.123456789Z stderr F {line}\n")
+    return "".join(lines)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "sglang" in name or "vllm" in name])
@@ -447,6 +540,16 @@ def test_what_failed_on_another_node_bears_its_address() -> None:
     assert (found["verdict"], found["cause"], found["culprit"]) == ("failed", "oom", "spark2")
     own = record(0, (vllm(0, "Starting to load model") + worker_error(0, OOM), UP))["reading"]["candidates"]
     assert [c["address"] for c in own] == [None]
+
+
+def test_what_a_rank_of_another_node_claims_is_not_the_heads_claim() -> None:
+    remote = "\x1b[36m(RayWorkerProc pid=17722, ip=192.168.200.12)\x1b[0m (Worker pid=17722) INFO 11-29 22:56:17 [parallel_state.py:1906] "
+    text = (
+        upto(RAY, "No current placement group") + remote + "world_size=2 rank=1 local_rank=0 distributed_init_method=tcp://192.168.200.11:43061 backend=gloo\n"
+    )
+    reading = record(0, (text, UP))["reading"]
+    assert (reading["phase"], reading["claims"].get("rank")) == ("init_dist", None)
+    assert record(0, (RAY, UP))["reading"]["claims"]["rank"] == "0"
 
 
 def test_a_restart_policy_makes_several_runs() -> None:
