@@ -36,7 +36,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._records impo
     size,
     values,
 )
-from ansible_collections.sparkstack.inference.plugins.module_utils._standstill import SERVING, explain
+from ansible_collections.sparkstack.inference.plugins.module_utils._standstill import NETWORK, SERVING, explain
 from ansible_collections.sparkstack.inference.plugins.module_utils._suspects import WORTH, Suspect, suspects
 
 STALL_TIMEOUTS: t.Dict[str, float] = {
@@ -258,6 +258,11 @@ def _stalled(ranks: t.Sequence[Record], limits: t.Mapping[str, float]) -> t.Opti
             summary = "{} {}{}.".format(name(record), CAUSES[trouble["cause"]].what, message(trouble))
             if trouble["cause"] == "rendezvous_timeout":
                 summary = f"{name(record)} waits in vain for the others{message(trouble)}."
+            link = explain(ranks, NETWORK)
+            if link:
+                # "No route to host" is what the log tells of a link that the node itself sees to be down.
+                summary = summary[:-1] + f"; {link.why}."
+                return _verdict("stalled", link.cause, link.culprit, link.lines + trouble["lines"], summary, ranks, link.remedy)
             return _verdict("stalled", trouble["cause"], to_blame, trouble["lines"], summary, ranks, trouble["remedy"])
     quiet = [float(r["quiet_seconds"]) for r in up if r.get("quiet_seconds") is not None]
     if not quiet or (phase(ranks[0]) == "ready" and ranks[0].get("healthy") is not False):

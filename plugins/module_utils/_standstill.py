@@ -125,11 +125,11 @@ def _fabric(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional[Fin
     known = {str((scene(r, "fabric") or {}).get("address")): r for r in up if (scene(r, "fabric") or {}).get("address")}
     dark = [r for r in known.values() if scene(r, "fabric").get("carrier") is False]
     if dark:
-        fabric = scene(dark[0], "fabric")
-        why = f"{fabric['interface']} of {name(dark[0])} has no carrier"
-        line = "{}: {} ({}) has no carrier.".format(dark[0]["node"], fabric["interface"], fabric["address"])
+        ports = " and ".join("{} of {}".format(scene(r, "fabric")["interface"], name(r)) for r in dark)
+        lines = ["{}: {} ({}) has no carrier.".format(r["node"], scene(r, "fabric")["interface"], scene(r, "fabric")["address"]) for r in dark]
+        why = "{} {} no carrier".format(ports, "has" if len(dark) == 1 else "have")
         remedy = "Check cable, transceiver and switch port of {node}, then start all ranks again."
-        return Finding("net_unreachable", dark[0] if len(dark) == 1 else None, [line], why, remedy, EVIDENT)
+        return Finding("net_unreachable", dark[0] if len(dark) == 1 else None, lines, why, remedy, EVIDENT)
     deaf = [(a, b) for (a, b), echo in _echoes(known).items() if _deaf(echo)]
     deaf = [(a, b) for a, b in deaf if (b, a) in deaf or a not in (scene(known[b], "reach") or {})]
     if deaf:
@@ -362,6 +362,7 @@ def _silent(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional[Fin
 Rule = t.Callable[[t.Sequence[Record], t.Sequence[Record]], t.Optional[Finding]]
 # These are believed of a group that is said to serve as well.
 SERVING: t.Tuple[Rule, ...] = (_stopped, _killed, _fabric, _back_alone)
+NETWORK: t.Tuple[Rule, ...] = (_fabric, _mtu)
 RULES: t.Tuple[Rule, ...] = (
     _absent,
     _stopped,

@@ -88,7 +88,9 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("bad_flag", "CUDA error: invalid device ordinal", remedy=_DEVICES),
     S("bad_flag", "does not match the quantization method"),
     S("bad_flag", "divisible by", pattern=r"(?:must be|is not|not) (?:evenly )?divisible by"),
-    S("wrong_image_arch", "exec format error", line=True),
+    S("wrong_image_arch", "exec format error", line="xec format error"),
+    # docker-init: "[FATAL tini (6)] exec python3 failed: Exec format error".
+    S("wrong_image_arch", "Exec format error", line="xec format error"),
     S("wrong_image_arch", "does not match the detected host platform", "soft", line=True),
     S("bad_image", "executable file not found in $PATH", line=True),
     S("bad_image", "No module named", pattern=r"ModuleNotFoundError"),

@@ -224,6 +224,7 @@ PRINTED = [
     ("bad_flag", "cause", "vllm", "vllm serve: error: argument --dtype: invalid choice: 'bf17'"),
     ("bad_flag", "cause", "sglang", "launch_server.py: error: ambiguous option: --cuda-graph-max-bs could match --cuda-graph-max-bs-decode"),
     ("wrong_image_arch", "cause", "vllm", "exec /usr/bin/python3: exec format error"),
+    ("wrong_image_arch", "cause", "sglang", "[FATAL tini (6)] exec python3 failed: Exec format error"),
     (
         "ib_error",
         "cause",

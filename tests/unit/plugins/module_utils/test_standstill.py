@@ -18,6 +18,9 @@ GIB = 1 << 30
 ADDRESS = {0: "192.168.200.11", 1: "192.168.200.12", 2: "192.168.200.13"}
 NCCL = "[2026-11-29 22:{m}:15 TP0] sglang is using nccl==2.28.9\n"
 VANISHED = "[2026-11-29 22:{m}:44] Scheduler or DataParallelController 6843 terminated with -9\n"
+NO_ROUTE = (
+    "[W1129 22:{{m}}:{s}.128928280 socket.cpp:767] [c10d] The client socket has failed to connect to [10.77.1.1]:20000 (errno: 113 - No route to host).\n"
+)
 KILLED = "Memory cgroup out of memory: Killed process 4242 (sglang::schedul) total-vm:9437184kB, anon-rss:4194304kB"
 
 
@@ -68,6 +71,16 @@ CASES: dict[str, tuple[list[dict[str, t.Any]], str, str | None, str | None, tupl
         ("fabric",),
     ),
     "a port without carrier": (pair(3, scene(0), scene(1, carrier=False)), "stalled", "net_unreachable", "spark2", ("enp1s0f0np0", "cable")),
+    "a rank that finds no route, and the port that is down": (
+        [
+            rank(0, upto(1), quiet_seconds=20.0, scene=scene(0, carrier=False)),
+            rank(1, upto(1) + NO_ROUTE.format(s=15) + NO_ROUTE.format(s=45), quiet_seconds=20.0, scene=scene(1, carrier=False)),
+        ],
+        "stalled",
+        "net_unreachable",
+        None,
+        ("enp1s0f0np0", "No route to host", "cable"),
+    ),
     "another MTU on the way": (pair(1, scene(0, {1: echo(large=None)}), scene(1, {0: echo(large=None)})), "stalled", "net_unreachable", None, ("MTU", "9000")),
     "one of three nodes is cut off": (
         [
