@@ -131,13 +131,12 @@ class Watch:
         final = self._final(verdict, records, start, now)
         # No rank is judged by a silence that a close look has not confirmed, nor named without what the look can add. After a
         # failure it is taken while the verdict settles.
-        if (final or verdict["verdict"] == "failed") and self._looks_closer(verdict, records, now):
-            return None
-        if final:
+        looking = (final or verdict["verdict"] == "failed") and self._looks_closer(verdict, records, now)
+        if final and not looking:
             verdict["over"] = False
             self.board.write("verdict", verdict)
             return self._settled() or verdict
-        if self._asked_for():
+        if not looking and self._asked_for():
             self._look_closer(verdict, records)
         if self.options.timeout and now - start >= self.options.timeout:
             return dict(verdict, over=True)
@@ -206,8 +205,9 @@ class Watch:
         self._state = found.pop("state", {})
         after = self.clock()
         quiet = self._quiet = self._progress.quiet(found, after)
-        if self._closeup is not None and quiet < after - self._looked_at:
-            # It has moved since: what the close look told is over.
+        goes_on = self.options.timeout and self._failing_since is None
+        if self._closeup is not None and goes_on and quiet < after - self._looked_at:
+            # It has moved since: what the close look told is over. A verdict that stands whatever moves keeps its one look.
             self._closeup = None
         phases = (found["reading"] or {}).get("phases") or []
         since = phases[-1]["time"] if phases else found.get("started_at")

@@ -347,6 +347,30 @@ def test_the_close_look_that_the_user_wants(tmp_path: pathlib.Path, mode: str, c
     assert all(bool(node["closeup"] is not None) is bool(count) for node in group.verdicts["spark1"]["nodes"].values())
 
 
+def loading(steps: list[str], **last: t.Any) -> t.Callable[[float], dict[str, t.Any]]:
+    """A rank that reads 50 MB more at each look."""
+    base = looks(*steps, **last)
+    return lambda now: {**base(now), "activity": {"read_bytes": int(now - START) * 50_000_000, "memory_bytes": None, "cpu_seconds": None}}
+
+
+@pytest.mark.parametrize(
+    ("options", "worker", "verdict"),
+    [
+        ({"timeout": 0, "closer_look": "always"}, loading(WORKER[:3]), "starting"),
+        # The worker has met what it does not recover from, and its other processes read on.
+        ({"closer_look": "when_needed"}, loading([*WORKER[:3], OOM]), "failed"),
+        ({"closer_look": "always"}, loading([*WORKER[:3], OOM]), "failed"),
+    ],
+)
+def test_ranks_that_move_are_looked_at_closely_once(tmp_path: pathlib.Path, options: dict[str, t.Any], worker: t.Any, verdict: str) -> None:
+    group = Group(tmp_path, options, loading(HEAD[:3]), worker)
+    group.clock.now += 10
+    group.run(60)
+    assert {v["verdict"] for v in group.verdicts.values()} == {verdict}
+    assert sorted(host for host, _when, _arguments in group.closer) == HOSTS
+    assert all(node["closeup"] is not None for node in group.verdicts["spark1"]["nodes"].values())
+
+
 def test_a_node_that_does_not_answer_is_told_at_once_where_nothing_is_waited_for(tmp_path: pathlib.Path) -> None:
     def gone(now: float) -> dict[str, t.Any]:
         raise Unreachable("Docker does not answer on /var/run/docker.sock")
