@@ -14,6 +14,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._typ
 
 _WINDOW = 10.0
 """Seconds over which the rate of reading is taken."""
+_GAP = 60.0
+"""Seconds between two looks from which on they are no silence of the rank: the controller slept, its clock was set, or the node did not answer."""
 
 
 class Progress:
@@ -23,6 +25,7 @@ class Progress:
         self._marks: dict[str, t.Any] = {}
         self._cpu: tuple[float, float] | None = None
         self._moved: float | None = None
+        self._seen = 0.0
         self._reads: list[tuple[float, float]] = []
         self.busy = False
         self.rate: float | None = None
@@ -47,7 +50,9 @@ class Progress:
             self._moved = now - max(0.0, min(ages, default=0.0))
         elif figures != self._marks:
             self._moved = now
-        self._marks = figures
+        elif not 0 <= now - self._seen <= _GAP:
+            self._moved += now - self._seen
+        self._marks, self._seen = figures, now
         cpu = activity.get("cpu_seconds")
         if cpu is not None:
             if self._cpu is not None and now > self._cpu[0]:

@@ -29,6 +29,8 @@ _OBSERVE = 10.0
 """Seconds of looking before a rank counts as stalled: the first look sees the log only, not what the processes do."""
 _SILENT = 45.0
 """Seconds after which the host of another rank, which writes each second, counts as gone."""
+_UNHEARD = 5
+"""Looks in a row in which that host has written nothing: after a controller's sleep, its first look finds all the others' words old."""
 _ANXIOUS = 10.0
 """Seconds without progress after which each look asks the other nodes' fabric addresses for an echo as well."""
 _CLOSER = {"stalled": 15.0, "failed": 3.0, "": 15.0}
@@ -90,6 +92,7 @@ class Watch:
         self._asked: dict[str, int] = {}
         self._closeup: dict[str, t.Any] | None = None
         self._looked_at = 0.0
+        self._heard: dict[str, tuple[float, int]] = {}
 
     def run(self) -> dict[str, t.Any]:
         """Watch until there is a verdict for the group, or the time is over; returns the verdict and C(over) (its time was)."""
@@ -242,10 +245,17 @@ class Watch:
                 record = {"unreachable": why, "lost": now - start >= self.options.join_timeout, "pending": True, "rank": index}
             elif "gone" in record:
                 record = dict(record, lost=True)
-            elif now - record["written"] > _SILENT and not self.board.read("verdict"):
+            elif self._unheard(record) >= _UNHEARD and now - record["written"] > _SILENT and not self.board.read("verdict"):
                 record = {"unreachable": f"no word from it for {now - record['written']:.0f} s", "lost": True, "rank": record["rank"]}
             records.append(dict(record, node=member))
         return records
+
+    def _unheard(self, record: t.Mapping[str, t.Any]) -> int:
+        """How many of this host's own looks another host has let pass since it wrote."""
+        written, count = self._heard.get(record["node"], (0.0, 0))
+        count = count + 1 if written == record["written"] else 0
+        self._heard[record["node"]] = (record["written"], count)
+        return count
 
     def _settled(self) -> dict[str, t.Any] | None:
         """The verdict that a host has come to; the first host's, should two have come to one in the same moment."""

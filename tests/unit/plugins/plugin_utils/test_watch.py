@@ -243,6 +243,34 @@ def test_a_node_that_stays_away(tmp_path: pathlib.Path) -> None:
     assert 30 <= max(group.ends.values()) <= 33
 
 
+def test_a_host_that_writes_no_more(tmp_path: pathlib.Path) -> None:
+    group = Group(tmp_path, {}, loading(HEAD[:3]), loading(WORKER[:3]))
+    stuck = group.watches["spark2"].turn
+    # Its look hangs from the fifth second on.
+    group.watches["spark2"].turn = lambda start: stuck(start) if group.clock.now < START + 5 else None
+    with pytest.raises(AssertionError, match="spark2"):
+        group.run(100)
+    assert group.verdicts["spark1"]["summary"] == "Nothing is known of spark2 (rank 1) any more: no word from it for 46 s."
+
+
+@pytest.mark.parametrize("jump", [600.0, 3600.0])
+def test_a_controller_that_slept_or_whose_clock_was_set(tmp_path: pathlib.Path, jump: float) -> None:
+    group = Group(tmp_path, {"timeout": 9000}, looks(*HEAD[:3]), looks(*WORKER[:3]))
+    head = group.watches["spark1"].turn
+    jumped: list[float] = []
+
+    def turn(start: float) -> dict[str, t.Any] | None:
+        if group.clock.now > START + 100 and not jumped:
+            jumped.append(jump)
+            group.clock.now += jump
+        return head(start)
+
+    group.watches["spark1"].turn = turn
+    with pytest.raises(AssertionError, match="go on"):
+        group.run(jump + 200)
+    assert jumped and not group.verdicts
+
+
 def test_progress_of_any_kind() -> None:
     record = looks(HEAD[0])(START + 1)
     progress = Progress()
@@ -254,6 +282,10 @@ def test_progress_of_any_kind() -> None:
     idle = {**record, "activity": {"read_bytes": (5 << 20) + 4096, "memory_bytes": 4096, "cpu_seconds": 11.0}}
     assert progress.quiet(idle, START + 70) == 10.0
     assert progress.busy
+    # The clock was set back and ahead: no second of it counts.
+    assert progress.quiet(idle, START - 300) == 10.0
+    assert progress.quiet(idle, START + 3300) == 10.0
+    assert progress.quiet(idle, START + 3310) == 20.0
 
 
 def test_lines() -> None:
