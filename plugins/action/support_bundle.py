@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
 import os
@@ -111,7 +112,9 @@ class ActionModule(ActionBase):
             parts = {member: _problem(member, str(error)) for member in board.members} | board.read("part")
         finally:
             for name in os.listdir(board.directory):
-                os.unlink(os.path.join(board.directory, name))
+                # A host that is late gives its file its name in this very moment.
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(board.directory, name))
         files = {name: gzip.decompress(base64.b64decode(packed)) for part in parts.values() for name, packed in part["files"].items()}
         return files, [secret for part in parts.values() for secret in part["secrets"]]
 

@@ -114,7 +114,7 @@ class DockerAPI:
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            reason = error or type(error).__name__
+            reason = str(error) or type(error).__name__
             raise DockerUnreachable(f"Docker does not answer on {self.socket_path}: {reason}.") from error
         if response.status >= 400:
             text = response.read().decode("utf-8", "replace")
@@ -126,7 +126,7 @@ class DockerAPI:
 
     def get(self, path: str, query: t.Optional[t.Mapping[str, str]] = None) -> t.Any:
         """Return the decoded JSON answer of a GET; raises as M(request) does."""
-        with self.request("GET", path, query) as response:
+        with unbroken(), self.request("GET", path, query) as response:
             return json.loads(response.read().decode("utf-8"))
 
     def find(self, path: str) -> t.Any:
@@ -180,6 +180,15 @@ class DockerAPI:
         found = self.find(path + "/json") or {}
         stdout, stderr = (b"".join(output[stream]).decode("utf-8", "replace") for stream in (1, 2))
         return Executed(found.get("ExitCode"), stdout, stderr)
+
+
+@contextlib.contextmanager
+def unbroken() -> t.Iterator[None]:
+    """Around the reading of an answer: one that breaks off or stands still, as when the daemon is restarted, raises DockerUnreachable."""
+    try:
+        yield
+    except (OSError, http.client.HTTPException) as error:
+        raise DockerUnreachable(f"Docker has broken off an answer: {str(error) or type(error).__name__}.") from error
 
 
 def demultiplex(read: t.Callable[[int], bytes]) -> t.Iterator[t.Tuple[int, bytes]]:

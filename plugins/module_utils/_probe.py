@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _logline
 from ansible_collections.sparkstack.inference.plugins.module_utils._cgroup import activity
-from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, demultiplex
+from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, demultiplex, unbroken
 from ansible_collections.sparkstack.inference.plugins.module_utils._scene import scene
 from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
 
@@ -104,7 +104,7 @@ class Log:
         path = "/containers/{0}/logs".format(quote(self.container, safe=""))
         # Docker gives what is as old as C(since) again: so many messages of that very time are known.
         known, last = self.seen, self.stamp
-        with api.request("GET", path, query) as response:
+        with unbroken(), api.request("GET", path, query) as response:
             read = io.BufferedReader(t.cast(io.RawIOBase, response), _BATCH).read
             messages = _lines(read) if tty else (payload for _stream, payload in demultiplex(read))
             batch: t.List[bytes] = []

@@ -71,6 +71,15 @@ def addresses() -> t.List[Address]:
     return found
 
 
+def check(peers: t.Iterable[str]) -> None:
+    """Raise ValueError for a peer that is no IPv4 address: a name would have to be looked up, which can take half a minute."""
+    for peer in peers:
+        try:
+            ipaddress.IPv4Address(peer)
+        except ValueError:
+            raise ValueError(f"peers: {peer} is no IPv4 address: give the other nodes' addresses on the fabric.") from None
+
+
 def fabric(own: t.Iterable[Address], wanted: t.Sequence[str], root: str = "/") -> t.Optional[t.Dict[str, t.Any]]:
     """The interface on the subnet of the first of these addresses that the node has one for, or None.
 

@@ -17,7 +17,8 @@ import typing as t
 from urllib.parse import quote
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _secrets
-from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError, demultiplex
+from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError, demultiplex, unbroken
+from ansible_collections.sparkstack.inference.plugins.module_utils._files import text
 
 Run = t.Callable[[t.List[str]], str]
 """Runs a command and returns its output, or a line that says why there is none."""
@@ -70,7 +71,7 @@ def _messages(api: DockerAPI, name: str, tty: bool, tail: str) -> t.Iterator[t.T
     """The log's messages, each with its time apart; the parts of a line of more than 16 KiB are joined, and have the first one's."""
     query = {"stdout": "1", "stderr": "1", "timestamps": "1", "tail": tail}
     whole = True
-    with api.request("GET", "/containers/{0}/logs".format(quote(name, safe="")), query) as response:
+    with unbroken(), api.request("GET", "/containers/{0}/logs".format(quote(name, safe="")), query) as response:
         parts = iter(response.readline, b"") if tty else (payload for _stream, payload in demultiplex(response.read))
         for message in parts:
             match = _STAMP.match(message)
@@ -91,7 +92,7 @@ def secrets(told: t.Mapping[str, t.Any], root: str = "/") -> t.List[str]:
     command = [str(word) for word in [told.get("Path") or "", *(told.get("Args") or [])]]
     found = _secrets.of_environment(config.get("Env") or []) + _secrets.of_command(command)
     name = os.path.basename(str(told.get("Name") or ""))
-    return found + _secrets.of_file(_text(os.path.join(root, SECRETS.lstrip("/"), name + ".env")))
+    return found + _secrets.of_file(text(os.path.join(root, SECRETS.lstrip("/"), name + ".env")))
 
 
 def docker(api: DockerAPI) -> t.Dict[str, t.Any]:
@@ -130,7 +131,7 @@ def models(told: t.Mapping[str, t.Any], run: Run) -> str:
 
 def model_folders(told: t.Mapping[str, t.Any]) -> t.List[str]:
     """The node's folders that the container's command line names, by its own paths: the model, as a rule."""
-    words = [word for text in [told.get("Path") or "", *(told.get("Args") or [])] for word in re.split(r"[\s=\"']+", str(text))]
+    words = [word for part in [told.get("Path") or "", *(told.get("Args") or [])] for word in re.split(r"[\s=\"']+", str(part))]
     found = []
     for mount in told.get("Mounts") or []:
         inside, source = str(mount.get("Destination") or "").rstrip("/"), str(mount.get("Source") or "").rstrip("/")
@@ -150,12 +151,12 @@ def _files(folder: str) -> t.List[str]:
         return [str(error)]
     lines = []
     for name in names[:500]:
-        path = os.path.join(folder, name)
+        path, link = os.path.join(folder, name), ""
         try:
+            link = " -> " + os.readlink(path) if os.path.islink(path) else ""
             size = "{0:>15,}".format(os.stat(path).st_size)
         except OSError as error:
             size = error.strerror or "?"
-        link = " -> " + os.readlink(path) if os.path.islink(path) else ""
         lines.append("  {0}  {1}{2}".format(size, name, link))
     return lines
 
@@ -166,15 +167,15 @@ def system(run: Run, root: str = "/") -> t.Dict[str, str]:
     about = [
         "kernel: {0} {1} {2}".format(uname.release, uname.version, uname.machine),
         "node's clock: {0} UTC".format(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())),
-        "up for: {0} s".format(_text(os.path.join(root, "proc/uptime")).split(" ")[0]),
-        "load: " + _text(os.path.join(root, "proc/loadavg")).strip(),
+        "up for: {0} s".format(text(os.path.join(root, "proc/uptime")).split(" ")[0]),
+        "load: " + text(os.path.join(root, "proc/loadavg")).strip(),
         "",
-        _text(os.path.join(root, "etc/os-release")),
+        text(os.path.join(root, "etc/os-release")),
     ]
     smi = run(["nvidia-smi"])
     return {
         "system.txt": "\n".join(about),
-        "meminfo.txt": _text(os.path.join(root, "proc/meminfo")),
+        "meminfo.txt": text(os.path.join(root, "proc/meminfo")),
         "network.txt": "\n".join(run(command) for command in (["ip", "address"], ["ip", "route"], ["ip", "-statistics", "link"])),
         "nvidia-smi.txt": smi,
         "kernel.txt": kernel(run(["dmesg", "--ctime"])),
@@ -202,15 +203,7 @@ def collect(api: DockerAPI, container: str, run: Run, root: str = "/") -> t.Tupl
     except DockerError as error:
         files["problems.txt"] = "{0}\n".format(error)
     scrubber = _secrets.Scrubber(known)
-    found = {name: scrubber.text(text).encode("utf-8", "surrogateescape") for name, text in files.items() if text}
+    found = {name: scrubber.text(content).encode("utf-8", "surrogateescape") for name, content in files.items() if content}
     if log:
         found["container.log"] = scrubber.data(log)
     return found, known
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read()
-    except OSError:
-        return ""

@@ -43,7 +43,7 @@ options:
     default: unix:///var/run/docker.sock
   peers:
     description:
-      - The fabric addresses of the other ranks, to which the way is tried by ICMP echo.
+      - The IPv4 addresses of the other ranks' nodes on the fabric, to which the way is tried by ICMP echo.
     type: list
     elements: str
     default: []
@@ -258,13 +258,18 @@ closeup:
       returned: success
 """
 
+import signal
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._closeup import Look
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
+from ansible_collections.sparkstack.inference.plugins.module_utils._reach import check
 from ansible_collections.sparkstack.inference.plugins.module_utils._smi import Module
+
+_GRACE = 15
+"""Seconds beyond the time that the look may take, after which the module is ended."""
 
 
 def main() -> None:
@@ -283,11 +288,17 @@ def main() -> None:
     timeout = module.params["timeout"]
     if timeout < 1:
         module.fail_json(msg=f"timeout is {timeout}: give the seconds that the look may take, 1 or more.")
+    # A file of /proc can keep its reader waiting for good, where a driver holds the process's memory map: only a signal that
+    # ends the reader gets it out of there, no handler would.
+    signal.alarm(timeout + _GRACE)
     try:
+        check(module.params["peers"])
         look = Look(DockerAPI(module.params["docker_host"], timeout), t.cast(Module, module), module.params["container"], timeout)
-    except DockerError as error:
+    except (DockerError, ValueError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, closeup=look.take(module.params["peers"], module.params["rendezvous"], module.params["since"]))
+    closeup = look.take(module.params["peers"], module.params["rendezvous"], module.params["since"])
+    signal.alarm(0)
+    module.exit_json(changed=False, closeup=closeup)
 
 
 if __name__ == "__main__":

@@ -250,15 +250,13 @@ state:
   returned: success
 """
 
-import ipaddress
-
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import open_url
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
 from ansible_collections.sparkstack.inference.plugins.module_utils._probe import look
-from ansible_collections.sparkstack.inference.plugins.module_utils._reach import addresses
+from ansible_collections.sparkstack.inference.plugins.module_utils._reach import addresses, check
 
 
 def healthy(url: str) -> bool:
@@ -284,14 +282,10 @@ def main() -> None:
         no_log=True,
     )
     params = module.params
-    for peer in params["peers"]:
-        try:
-            ipaddress.IPv4Address(peer)
-        except ValueError:
-            module.fail_json(msg=f"peers: {peer} is no IPv4 address: give the other nodes' addresses on the fabric.")
     try:
+        check(params["peers"])
         found = look(DockerAPI(params["docker_host"]), params["container"], params["engine"], params["state"], params["peers"])
-    except DockerError as error:
+    except (DockerError, ValueError) as error:
         module.fail_json(msg=str(error))
     url = params["health_url"]
     asked = url and found["running"] and found["reading"] and found["reading"]["phase"] == "ready"

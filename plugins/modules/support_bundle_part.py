@@ -70,15 +70,22 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI
 from ansible_collections.sparkstack.inference.plugins.module_utils._support_part import collect
 
+_PATIENCE = 20
+"""Seconds for one command, where the node has coreutils' timeout: nvidia-smi hangs when the driver does, df when a file server does."""
+
 
 def runner(module: AnsibleModule) -> t.Callable[[t.List[str]], str]:
     """What runs a command and returns its output; of one that is not there, nothing, and of one that fails, what it said."""
+    guard = module.get_bin_path("timeout")
+    within = [guard, "--kill-after=2", str(_PATIENCE)] if guard else []
 
     def run(command: t.List[str]) -> str:
         path = module.get_bin_path(command[0], opt_dirs=["/sbin", "/usr/sbin"])
         if not path:
             return ""
-        rc, stdout, stderr = module.run_command([path] + command[1:], errors="surrogate_then_replace")
+        rc, stdout, stderr = module.run_command(within + [path] + command[1:], errors="surrogate_then_replace")
+        if rc == 124 and guard:
+            return "{0}: It did not answer within {1} seconds.\n".format(" ".join(command), _PATIENCE)
         return str(stdout) if rc == 0 else "{0}: {1}\n".format(" ".join(command), (stderr or stdout).strip())
 
     return run

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import http.client
 import http.server
 import json
 import pathlib
@@ -15,7 +16,14 @@ import typing as t
 
 import pytest
 
-from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError, DockerTimeout, DockerUnreachable, Executed
+from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import (
+    DockerAPI,
+    DockerError,
+    DockerTimeout,
+    DockerUnreachable,
+    Executed,
+    unbroken,
+)
 
 
 class Daemon:
@@ -121,3 +129,17 @@ def test_an_output_without_an_end_is_not_kept(daemon: Daemon) -> None:
 def test_no_daemon(tmp_path: pathlib.Path) -> None:
     with pytest.raises(DockerUnreachable, match="does not answer on"):
         DockerAPI(str(tmp_path / "none.sock")).execute("rank", ["true"], 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (TimeoutError("timed out"), "timed out"),
+        (ConnectionResetError(), "ConnectionResetError"),
+        (http.client.IncompleteRead(b"ab", 3), "IncompleteRead(2 bytes read, 3 more expected)"),
+    ],
+)
+def test_an_answer_that_breaks_off(error: Exception, said: str) -> None:
+    with pytest.raises(DockerUnreachable) as caught, unbroken():
+        raise error
+    assert str(caught.value) == f"Docker has broken off an answer: {said}."

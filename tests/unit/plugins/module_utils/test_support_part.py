@@ -130,3 +130,14 @@ def test_the_models_folder_is_the_one_that_the_command_line_names(words: list[st
 def test_a_node_that_can_tell_little_says_why(container: t.Any, name: str, problem: bytes, tmp_path: pathlib.Path) -> None:
     files, secrets = subject.collect(t.cast(t.Any, Docker([], container=container)), name, lambda _words: "", str(tmp_path))
     assert files["problems.txt"] == problem and secrets == [] and "container.log" not in files
+
+
+def test_a_log_that_breaks_off_leaves_the_rest(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(io.BytesIO):
+        def read(self, _size: int | None = -1) -> bytes:
+            raise TimeoutError("timed out")
+
+    docker = Docker([b"one\n"], container=CONTAINER)
+    monkeypatch.setattr(docker, "request", lambda *_arguments: contextlib.nullcontext(Broken()))
+    files, _secrets = subject.collect(t.cast(t.Any, docker), "rank0", lambda _words: "", str(tmp_path))
+    assert files["problems.txt"] == b"Docker has broken off an answer: timed out.\n" and "container.json" in files
