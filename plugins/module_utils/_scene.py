@@ -59,6 +59,7 @@ def scene(
     fabric = _reach.fabric(_reach.addresses(), wanted, root)
     # Where a container that has ended had the node's own network, the node shows who has its port.
     visible = port is not None and (pid or (inspection.get("HostConfig") or {}).get("NetworkMode") == "host")
+    visible = visible and _sockets.readable(str(pid or "self"), os.path.join(root, "proc"))
     found = {
         "oom_kills": keep["kills"],
         "kernel": keep["kernel"],

@@ -70,6 +70,11 @@ def sockets(ports: t.Collection[int], process: str = "self", proc: str = "/proc"
     return [entry for table in ("tcp", "tcp6") for entry in parse(text(os.path.join(folder, table)), ports)]
 
 
+def readable(process: str, proc: str = "/proc") -> bool:
+    """Whether a process's sockets can be read: without root's rights other users' processes may be hidden (proc(5), C(hidepid))."""
+    return os.access(os.path.join(proc, process, "net", "tcp"), os.R_OK)
+
+
 def listeners(ports: t.Sequence[int], proc: str = "/proc") -> t.List[t.Dict[str, t.Any]]:
     """Who listens on these ports of the node: C(port), and C(pid), C(process), C(container) (id) where they can be seen.
 

@@ -205,7 +205,8 @@ scene:
           type: int
     sockets:
       description:
-        - Who has to do with the rendezvous port, in the container's own network namespace; none before the log tells the port.
+        - Who has to do with the rendezvous port, in the container's own network namespace; none before the log tells the port, and where
+          the container's processes are hidden from this user.
         - Of a container that has ended, only with the node's network can this be seen.
       type: dict
       contains:

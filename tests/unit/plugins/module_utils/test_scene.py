@@ -114,6 +114,8 @@ def test_the_sockets_at_the_rendezvous(folder_of: t.Callable[[dict[str, str]], s
 def test_somebody_else_has_the_port_of_a_container_that_has_ended(folder_of: t.Callable[[dict[str, str]], str]) -> None:
     root = folder_of({"proc/self/net/tcp": TCP, "dev/kmsg": ""})
     listener(folder_of, 99, OTHER, "sglang::schedul")
+    # Of a process that is hidden from this user, nobody is said not to listen.
+    assert scene(container(77), READING, 1050.0, {}, root=root)[0]["sockets"] is None
     sockets = scene(container(0), READING, 1050.0, {}, root=root)[0]["sockets"]
     assert sockets["owner"] == {"pid": 99, "process": "sglang::schedul", "container": OTHER, "own": False}
     assert scene(container(0, "bridge"), READING, 1050.0, {}, root=root)[0]["sockets"] is None
