@@ -35,6 +35,8 @@ _ANXIOUS = 10.0
 """Seconds without progress after which each look asks the other nodes' fabric addresses for an echo as well."""
 _CLOSER = {"stalled": 15.0, "failed": 3.0, "": 15.0}
 """Seconds that a close look may take: after a failure the user waits for the verdict, and little can change it."""
+_BEAT = 0.2
+"""Seconds from one reading of the board to the next while only the others' close looks are waited for."""
 _TRIES = 3
 """Looks that ask an address for its first echo: one that never answers may stand behind a firewall."""
 _SHOW = 10.0
@@ -92,6 +94,8 @@ class Watch:
         self._asked: dict[str, int] = {}
         self._closeup: dict[str, t.Any] | None = None
         self._looked_at = 0.0
+        self._held: dict[str, t.Any] | None = None
+        """The own record while a sure failure waits for the others' close looks: no further look can change it."""
         self._heard: dict[str, tuple[float, int]] = {}
 
     def run(self) -> dict[str, t.Any]:
@@ -115,15 +119,16 @@ class Watch:
             verdict = self.turn(start)
             if verdict is not None:
                 return verdict
-            self.pause(max(0.05, began + POLL - self.clock()))
+            self.pause(_BEAT if self._held else max(0.05, began + POLL - self.clock()))
 
     def turn(self, start: float) -> dict[str, t.Any] | None:
         """Look, tell the others, judge: the final verdict, or None while there is none.
 
         :param start: when the watch began.
         """
-        record = self._look(self.clock())
-        self.board.write("rank", record)
+        record = self._held or self._look(self.clock())
+        self.board.write("rank", dict(record, written=self.clock()))
+        self._held = None
         records = self._records(start)
         settled = self._settled()
         verdict = settled or judge(records, self.options.stall_timeouts)
@@ -141,6 +146,8 @@ class Watch:
             return self._settled() or verdict
         if not looking and self._asked_for():
             self._look_closer(verdict, records)
+        if verdict["verdict"] == "failed" and verdict["sure"] and self._closeup is not None:
+            self._held = dict(record, closeup=self._closeup)
         if self.options.timeout and now - start >= self.options.timeout:
             return dict(verdict, over=True)
         return None
