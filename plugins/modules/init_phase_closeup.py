@@ -238,13 +238,15 @@ closeup:
     sockets:
       description:
         - Who has to do with the rendezvous port in the container's network, as C(port), C(listening), C(owner) (C(pid), C(process), C(container),
-          C(own)), and the addresses C(connected) and C(dialing). Null where O(rendezvous) is not given.
+          C(own)), and the addresses C(connected) and C(dialing). Null where O(rendezvous) is not given, and where the container's processes
+          are hidden from this user.
       type: dict
       returned: success
     reach:
       description:
         - How long each of O(peers) took to answer, by address, as C(small) and C(large) (of the fabric's MTU, not to be taken apart), in seconds;
-          null where none came. Empty where O(peers) is.
+          null where none came, and as C(neighbour) whether the kernel has that node's hardware address, null where it was not asked for.
+          Empty where O(peers) is, and where the module may send no echoes.
       type: dict
       returned: success
     node_problem:

@@ -123,8 +123,8 @@ now:
 reading:
   description:
     - What its log tells since that start, or none without a container.
-    - The keys are C(engine), C(phase), C(phases), C(progress), C(candidates), C(claims), C(elsewhere), C(stopping), C(earlier), C(last_line),
-      C(first_time), C(last_time) and C(useful).
+    - The keys are C(engine), C(phase), C(phases), C(progress), C(candidates), C(claims), C(elsewhere), C(stopping), C(earlier), C(nccl),
+      C(last_line), C(first_time), C(last_time) and C(useful).
   type: dict
   returned: success
 activity:

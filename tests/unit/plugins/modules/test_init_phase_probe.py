@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import typing as t
 
 import pytest
@@ -42,6 +43,8 @@ def test_what_is_returned_is_documented(run: Run, docker: t.Any) -> None:
     result = run()
     assert result.keys() - {"changed", "invocation"} == documented.keys()
     assert result["scene"].keys() == scene.keys()
+    listed = " ".join(documented["reading"]["description"]).partition("The keys are ")[2]
+    assert set(re.findall(r"C\((\w+)\)", listed)) == result["reading"].keys()
 
 
 @pytest.mark.parametrize("peer", ["spark2", "192.168.200.0/24", "fd00::1", ""])
