@@ -269,7 +269,8 @@ def _stalled(ranks: t.Sequence[Record], limits: t.Mapping[str, float]) -> t.Opti
         return None
     # A rank that waits for another, or that prints nothing by design, borrows the progress of the group.
     seconds = min(quiet)
-    telling = [r for r in up if not done(r)] or up
+    known = [r for r in up if reading(r)] or up
+    telling = [r for r in known if not done(r)] or known
     incomplete = any(not r.get("started", True) or r.get("unreachable") for r in ranks)
     step = "container" if incomplete else min((phase(r) for r in telling), key=PHASES.index)
     limit = limits.get(step, STALL_TIMEOUTS["http_warmup"])

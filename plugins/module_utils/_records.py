@@ -89,13 +89,14 @@ def done(record: Record) -> bool:
 
 def missing(record: Record) -> bool:
     """It never came as far as the rendezvous, or is gone."""
-    early = place(record) < PHASES.index("init_dist") and not reading(record).get("elsewhere")
+    early = bool(reading(record)) and place(record) < PHASES.index("init_dist") and not reading(record).get("elsewhere")
     return not record.get("started", True) or not record.get("running") or early
 
 
 def least(ranks: t.Sequence[Record]) -> str:
     """The phase of the least advanced rank; a rank that shows no more, or whose phases stand in another's log, lags not."""
     seen = [r for r in ranks if r.get("started", True) and not reading(r).get("elsewhere")]
+    seen = [r for r in seen if reading(r)] or seen
     telling = [r for r in seen if not done(r)] or seen
     return min((phase(r) for r in telling), key=PHASES.index, default="container")
 

@@ -276,7 +276,8 @@ def _back_alone(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional
     head = next((r for r in up if r["rank"] == 0 and phase(r) == "ready"), None)
     since = came(head, "ready") if head else None
     for record in up:
-        start = came(record)
+        # A Ray node's log has no line of the engine.
+        start = came(record) if reading(record).get("engine") else None
         if phase(record) in ("parse_args", "init_dist") and since is not None and start is not None and start > since + _APART:
             remedy = "Start all ranks again: the group does not take {node} back."
             return Finding(None, record, last_lines([record]), f"{name(record)} was started again alone, and waits for the others", remedy, EVIDENT)
@@ -285,6 +286,7 @@ def _back_alone(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional
 
 def _lagging(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional[Finding]:
     """Ranks in different phases."""
+    up = [r for r in up if reading(r)]  # of one whose log nobody has, the phase is unknown
     order = {id(r): place(r) for r in up}
     if not order:
         return None

@@ -118,9 +118,10 @@ def _exit(record: Record, found: t.Sequence[Candidate]) -> t.List[Candidate]:
     if any(c["kind"] in ("peer", "relay", "death") for c in found):
         return []
     if code == 137:
-        return [candidate_of("killed", lines, note, "killed", when)]
+        # SGLang ends itself so: only a log that breaks off proves that somebody else did.
+        return [candidate_of("killed", lines, note, "killed" if reading(record) else "ended", when)]
     if code in _SIGNALS:
         note = f"The container ended with exit code {code}, {_SIGNALS[t.cast(int, code)]}."
         return [candidate_of("worker_died", [note] + lines[1:], note, "death", when)]
-    # Where not even the exit code is known, what another rank tells of its end weighs more.
-    return [candidate_of("unknown", lines, note, "death" if code is not None else "ended", when)]
+    # Where not even the exit code or the log is known, what another rank tells of its end weighs more.
+    return [candidate_of("unknown", lines, note, "death" if code is not None and reading(record) else "ended", when)]
