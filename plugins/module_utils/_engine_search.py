@@ -12,8 +12,8 @@ import re
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI
-from ansible_collections.sparkstack.inference.plugins.module_utils._logline import mask
 from ansible_collections.sparkstack.inference.plugins.module_utils._ranks import LABEL
+from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import Scrubber, of_command, split
 
 # "vllm serve /models/x", "python3 -m sglang.launch_server", "python3 -m vllm.entrypoints.openai.api_server",
 # "bash -c 'ray start --head && vllm serve ..'".
@@ -43,7 +43,8 @@ def search(api: DockerAPI, names: t.Sequence[str]) -> t.List[t.Dict[str, t.Any]]
         if not by and any(len(name) >= 12 and entry["Id"].startswith(name) for name in names):
             by = "name"
         if by:
-            command = mask(" ".join(str(entry.get("Command") or "").split()))
+            command = " ".join(str(entry.get("Command") or "").split())
+            command = Scrubber(of_command(split(command))).text(command)
             found.append(
                 {
                     # A link gives a container a second name, with a slash in it.

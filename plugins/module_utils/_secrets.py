@@ -18,6 +18,8 @@ from urllib.parse import quote, quote_plus
 from ansible_collections.sparkstack.inference.plugins.module_utils._logline import mask
 
 HIDDEN = "***"
+FOLDER = "/var/lib/sparkstack/secrets"
+"""The folder on a node, root's only, with a file of secret variables for each container that has any, named after it."""
 
 # Wider than what a recipe is refused for: too much hidden does no harm here. Not TOKENIZERS_PARALLELISM, max_tokens, KEYBOARD.
 _NAME = re.compile(
@@ -53,11 +55,16 @@ def of_command(words: t.Sequence[str]) -> t.List[str]:
     found = _of_words([word for word in words if " " not in word.strip()])
     for word in words:
         if " " in word.strip():
-            try:
-                found += _of_words(shlex.split(word))
-            except ValueError:
-                found += _of_words(word.split())
+            found += _of_words(split(word))
     return [value for value in found if value]
+
+
+def split(command: str) -> t.List[str]:
+    """The words of a command line as a shell reads it; of one whose quotes don't match, what stands between blanks."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()
 
 
 def _of_words(words: t.Sequence[str]) -> t.List[str]:

@@ -26,7 +26,6 @@ Run = t.Callable[[t.List[str]], str]
 FIRST, LAST = 4 << 20, 16 << 20
 """Bytes of a long log that are kept of its beginning, where the start-up stands, and of its end, where the failure does."""
 _TAIL_LINES = 200000
-SECRETS = "/var/lib/sparkstack/secrets"
 
 # Docker's time before each message, fixed in length: "2026-11-29T22:42:04.123456789Z ".
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) ")
@@ -92,7 +91,7 @@ def secrets(told: t.Mapping[str, t.Any], root: str = "/") -> t.List[str]:
     command = [str(word) for word in [told.get("Path") or "", *(told.get("Args") or [])]]
     found = _secrets.of_environment(config.get("Env") or []) + _secrets.of_command(command)
     name = os.path.basename(str(told.get("Name") or ""))
-    return found + _secrets.of_file(text(os.path.join(root, SECRETS.lstrip("/"), name + ".env")))
+    return found + _secrets.of_file(text(os.path.join(root, _secrets.FOLDER.lstrip("/"), name + ".env")))
 
 
 def docker(api: DockerAPI) -> t.Dict[str, t.Any]:

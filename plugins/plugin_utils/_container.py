@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._argv import CACHE
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Engine, RankSpec
 from ansible_collections.sparkstack.inference.plugins.module_utils._ranks import LABEL
+from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import FOLDER as SECRETS
 
 # HF_TOKEN, but neither TOKENIZERS_PARALLELISM nor SGLANG_MAX_TOKENS.
 _SECRET = re.compile(r"TOKEN(?![A-Z])|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.IGNORECASE)
@@ -33,8 +34,6 @@ _CACHES = {
 # The model is a folder on the node: nothing is to be asked of a hub while the ranks wait for each other.
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
-SECRETS = "/var/lib/sparkstack/secrets"
-"""The folder on a node, root's only, with a file of secret variables for each container that has any."""
 _INSIDE = "/run/secrets/sparkstack.env"
 # A secret in the container's own environment would stand in Docker's inspection, and so in the answer of every module that
 # returns one and in a debug log of the connection. The shell reads them from a file, and is replaced by the engine.

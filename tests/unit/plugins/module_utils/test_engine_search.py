@@ -59,9 +59,11 @@ def search(names: t.Sequence[str], *entries: dict[str, t.Any]) -> list[dict[str,
 
 
 def test_the_newest_stands_first_and_keys_are_hidden() -> None:
-    found = search([], entry("old", 1, State="exited"), entry("new", 2), entry("db", 3, Image="postgres:16", Command="postgres"))
+    two = "bash -c 'HF_TOKEN=abc-987 vllm serve /m --api-key geheim-123 geheim-456 --port 8000'"
+    found = search([], entry("old", 1, State="exited", command=two), entry("new", 2), entry("db", 3, Image="postgres:16", Command="postgres"))
     assert [(container["name"], container["running"]) for container in found] == [("new", True), ("old", False)]
     assert found[0]["command"] == "vllm serve /m --api-key ***"
+    assert found[1]["command"] == "bash -c 'HF_TOKEN=*** vllm serve /m --api-key *** *** --port 8000'"
 
 
 def test_a_named_container_is_found_whatever_it_looks_like() -> None:
