@@ -85,7 +85,7 @@ def evidence(found: t.Sequence[str], most: int) -> list[str]:
     shown = [line for entry in found for line in str(entry).splitlines() or [""]]
     if len(shown) > most:
         first = most // 4
-        gap = f"[.. {len(shown) - most} lines are left out here; -e json=FILE has all ..]"
+        gap = f"[.. {len(shown) - most} lines are left out here; diagnose -e json=FILE has all ..]"
         shown = [*shown[:first], gap, *shown[len(shown) - (most - first) :]]
     return [f"  {'evidence' if not index else '':<8}  {line}".rstrip() for index, line in enumerate(shown)]
 

@@ -78,7 +78,7 @@ def test_long_evidence_keeps_its_beginning_and_more_of_its_end(most: int, kept: 
     assert len(told) == kept and told[-1] == "            line 99"
     assert (len(lines) > len(told)) == (kept < 100)
     if most == 24:
-        assert lines[0] == "  evidence  line 0" and lines[6] == "            [.. 76 lines are left out here; -e json=FILE has all ..]"
+        assert lines[0] == "  evidence  line 0" and lines[6] == "            [.. 76 lines are left out here; diagnose -e json=FILE has all ..]"
 
 
 @pytest.mark.parametrize(
