@@ -73,7 +73,7 @@ def _outside(record: Record, found: t.Sequence[Candidate]) -> t.List[Candidate]:
     if told and (exited(record) or found):
         # An engine whose worker process was killed can go on, or end with exit code 0: only the kernel tells.
         return [candidate_of("oom", [entry["text"] for entry in told] + ([last] if last else []), told[-1]["text"], "cause", told[0].get("time"))]
-    if record.get("oom_killed") and exited(record):
+    if record.get("oom_killed") and (exited(record) or any(c["kind"] == "death" for c in found)):
         # Docker has seen it, and that is surer than any exit code.
         note = "The container's state says OOMKilled: true (exit code {}).".format(record.get("exit_code"))
         return [candidate_of("oom", [note, last] if last else [note], note, "cause", record.get("finished"))]
@@ -107,6 +107,8 @@ def _swept_away(record: Record) -> str:
 def _exit(record: Record, found: t.Sequence[Candidate]) -> t.List[Candidate]:
     """What the container's end tells where the log tells no cause."""
     code, last = record.get("exit_code"), reading(record).get("last_line") or ""
+    # Python tells a signal as a negative number, a shell and Docker as 128 and more.
+    code = 128 - code if code is not None and code < 0 else code
     when = record.get("finished")
     if record.get("error"):
         text = str(record["error"])

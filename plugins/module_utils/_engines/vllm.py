@@ -154,6 +154,8 @@ LOG = Log(
         S("noise", "EngineDeadError", "wrapper"),
         S("noise", "Parent process exited, terminating worker", "wrapper", line=True),
         S("noise", "trigger received signal=SIGTERM", "stop", line="SIGTERM"),
+        # Said upon a signal only, before the engine gets one of its own.
+        S("noise", "API server: shutdown triggered", "stop", line="shutdown triggered"),
         # 0.33 also: "is less than the engine's budget after excluding external process's weights".
         S("oom", "Free memory on device", pattern=r"on startup is less than", remedy=_FREE),
         S("oom", "Externally held weights on device", remedy=_FREE),

@@ -236,6 +236,14 @@ CASES: dict[str, tuple[Side, Side, str, str | None, list[str | None], tuple[str 
         ["spark1"],
         ("ready", "init_dist"),
     ),
+    "sglang: the head is killed, its exit code told as Python tells it": (
+        (sglang(0, READY), gone(-9)),
+        (sglang(1, DUMMY) + raised(1, closed(1)), gone(-9)),
+        "failed",
+        "killed",
+        ["spark1"],
+        ("ready", "engine_ready"),
+    ),
     "sglang: the worker's log after its head was killed, no exit codes known": (
         (sglang(0, READY), {"running": False}),
         (sglang(1, DUMMY) + raised(1, closed(1)), {"running": False}),
@@ -334,6 +342,18 @@ CASES: dict[str, tuple[Side, Side, str, str | None, list[str | None], tuple[str 
         ["spark2"],
         ("create_runner", "load_weights"),
     ),
+    "vllm: the worker runs out of its control group's memory, and its container stays up": (
+        (vllm(0, "is assigned as"), STILL),
+        (
+            vllm(1, "Starting to load model")
+            + "(MainProcess pid=23573) ERROR 11-29 22:16:05 [multiproc_executor.py:315] Worker proc VllmWorker-1 died unexpectedly (exit code: None), shutting down executor.\n",
+            {**STILL, "oom_killed": True},
+        ),
+        "failed",
+        "oom",
+        ["spark2"],
+        ("create_runner", "load_weights"),
+    ),
     "vllm: the worker's process vanishes, and nobody tells why": (
         (vllm(0, "is assigned as"), STILL),
         (
@@ -387,6 +407,20 @@ CASES: dict[str, tuple[Side, Side, str, str | None, list[str | None], tuple[str 
         None,
         ["spark2"],
         ("ready", "init_dist"),
+    ),
+    "vllm: the head is stopped": (
+        (
+            VLLM[0]
+            + "(APIServer pid=25263) INFO 11-29 22:17:59 [launcher.py:254] [shutdown] API server: shutdown triggered\n"
+            + "(APIServer pid=25263) INFO 11-29 22:17:59 [launcher.py:271] [shutdown] API server: stopping engine client mode=abort timeout=0s\n"
+            + "INFO:     Shutting down\nINFO:     Waiting for application shutdown.\nINFO:     Application shutdown complete.\n",
+            gone(0),
+        ),
+        (VLLM[1], STILL),
+        "failed",
+        None,
+        [None],
+        ("ready", "kv_cache"),
     ),
     "vllm: the API port is taken": (
         (
