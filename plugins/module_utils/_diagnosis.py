@@ -231,8 +231,9 @@ def _victim(ranks: t.Sequence[Record], best: Suspect) -> t.Tuple[str, t.Optional
 
 def _named(ranks: t.Sequence[Record], best: Suspect) -> t.Optional[Record]:
     peer = str(best.candidate["values"].get("peer") or "")
-    named = next((r for r in ranks if peer and r is not best.record and peer in own_addresses(r)), None)
-    return named if named is not None else only_other(ranks, best.record)
+    named = [r for r in ranks if peer and r is not best.record and peer in own_addresses(r)]
+    # Several nodes can have the same address, such as docker0's: it names none of them.
+    return named[0] if len(named) == 1 else only_other(ranks, best.record)
 
 
 def _shortest(ranks: t.Sequence[Record], record: Record) -> t.Optional[Record]:

@@ -151,5 +151,5 @@ def message(candidate: t.Mapping[str, t.Any]) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
-    return "{:.1f} GiB".format(count / GIB) if count >= GIB / 10 else "{:.0f} MiB".format(count / (1 << 20))
+    """Bytes for people: GiB, or MiB where it is less than one."""
+    return "{:.1f} GiB".format(count / GIB) if count >= GIB else "{:.0f} MiB".format(count / (1 << 20))

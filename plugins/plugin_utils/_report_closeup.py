@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._records import size
+
 _STATES = {"S": "sleeps", "I": "sleeps", "D": "waits for a device", "T": "is stopped", "t": "is stopped", "Z": "has ended"}
 _FRAMES = 4
 """Frames of a stack that are shown where not all are; the innermost stand first, as py-spy prints them."""
@@ -38,11 +40,9 @@ def lines(node: Look, full: bool = False, stacks: bool = True) -> list[str]:
     return shown + ([f"missing: {look[key]}" for key in sorted(look) if key.endswith("_problem") and look[key]] if full else [])
 
 
-def gib(size: float | None) -> str:
-    """Bytes in GiB, or in MiB where that is less than one."""
-    if size is None:
-        return "?"
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+def gib(count: float | None) -> str:
+    """Bytes for people; a question mark where they are not known."""
+    return "?" if count is None else size(count)
 
 
 def _memory(look: Look, full: bool) -> list[str]:

@@ -81,7 +81,35 @@ CASES: dict[str, tuple[list[dict[str, t.Any]], str, str | None, str | None, tupl
         None,
         ("enp1s0f0np0", "No route to host", "cable"),
     ),
-    "another MTU on the way": (pair(1, scene(0, {1: echo(large=None)}), scene(1, {0: echo(large=None)})), "stalled", "net_unreachable", None, ("MTU", "9000")),
+    "another MTU on the way": (
+        pair(1, scene(0, {1: echo(large=None)}), scene(1, {0: echo(large=None)}), quiet=130.0),
+        "stalled",
+        "net_unreachable",
+        None,
+        ("MTU", "9000"),
+    ),
+    "another MTU on the way of ranks that get along": (
+        pair(3, scene(0, {1: echo(large=None)}), scene(1, {0: echo(large=None)}), quiet=40.0),
+        "starting",
+        None,
+        None,
+        (),
+    ),
+    "a compiler was killed and its caller goes on": (
+        [rank(0, upto(4), quiet_seconds=40.0, busy=True), rank(1, upto(4), quiet_seconds=40.0, busy=True, scene={"oom_kills": 1})],
+        "starting",
+        None,
+        None,
+        (),
+    ),
+    "a group that serves and once lost a compiler": ([SERVING[0], {**SERVING[1], "scene": {"oom_kills": 1}}], "ready", None, None, ()),
+    "a worker on an overlay network": (
+        pair(1, scene(0, sockets={"port": 20000, "listening": True, "owner": {"own": True}, "connected": ["10.0.1.7"], "dialing": []}), scene(1), quiet=130.0),
+        "stalled",
+        None,
+        None,
+        ("do not find each other",),
+    ),
     "one of three nodes is cut off": (
         [
             rank(0, upto(1), quiet_seconds=40.0, scene=scene(0, {1: echo(), 2: GONE})),
@@ -321,7 +349,7 @@ CASES: dict[str, tuple[list[dict[str, t.Any]], str, str | None, str | None, tupl
         "stalled",
         None,
         "spark2",
-        ("0.4 GiB where the others hold 60.0 GiB",),
+        ("416 MiB where the others hold 60.0 GiB",),
     ),
 }
 
