@@ -42,18 +42,20 @@ _TRACE_KEYS = ("exc_info", "exc_text", "exception", "traceback", "stack_info", "
 _TIME_KEYS = ("timestamp", "time", "asctime", "ts", "@timestamp")
 
 # "api_key='..'", "'api_key': '..'", "'api_key': ['..', '..']", in the quotes that Python chose.
-_NAMED = r"(?i)\b([\w-]{0,40}(?:api_key|password)['\"]?\s*[:=]\s*"
+_NAMED = r"(?i)\b([\w-]{0,40}(?:api_key|access_key|password|(?:hf|access|auth|api|hub)_token|secret)['\"]?\s*[:=]\s*"
 _SECRETS = (
     (re.compile(r"(?i)(--?[\w-]{0,40}api[-_]key(?:=|\s+))(?!None\b)[^\s,'\"]+"), r"\1***"),
     (re.compile(_NAMED + r"\[)[^\]]+"), r"\1***"),
     (re.compile(_NAMED + r"')(?:\\.|[^'\\])+"), r"\1***"),
     (re.compile(_NAMED + r'")(?:\\.|[^"\\])+'), r"\1***"),
-    (re.compile(r"(?i)\b([A-Z_]{0,40}(?:TOKEN|API_KEY|PASSWORD|SECRET)=)(?!None\b)[^\s,'\"]+"), r"\1***"),
+    (re.compile(r"(?i)\b([A-Z_]{0,40}(?:TOKEN|API_KEY|ACCESS_KEY|PASSWORD|SECRET)=)(?!None\b)[^\s,'\"]+"), r"\1***"),
+    # "https://user:word@proxy:3128".
+    (re.compile(r"(://[^\s/:@]{0,64}:)[^\s/@]+(?=@)"), r"\1***"),
     (re.compile(r"(?i)\b(Bearer\s+)[\w.~+/=-]{6,}"), r"\1***"),
     (re.compile(r"\b(hf_|nvapi-|sk-)[A-Za-z0-9_-]{12,}"), r"\1***"),
 )
 # One of these is in every text with a secret.
-_SIGNS = ("api", "password", "token", "secret", "bearer", "hf_", "sk-")
+_SIGNS = ("api", "password", "token", "secret", "bearer", "hf_", "sk-", "access_key", "://")
 
 
 class Line:

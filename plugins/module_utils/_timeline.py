@@ -31,6 +31,8 @@ _CLOCK = re.compile(rb"\d\d:\d\d:\d\d")
 KEPT_LINES = 200
 _KEPT_CANDIDATES = 12
 _PARTIAL = 65536
+_LONGEST = 8192
+"""Characters of a line of evidence: an exception can hold a whole configuration."""
 _EDGE = 16384
 _SLICE = 1 << 18
 _STRENGTH = {"cause": 5, "unknown": 4, "death": 3, "relay": 3, "peer": 2, "soft": 1, "wrapper": 0}
@@ -455,7 +457,7 @@ class Timeline:
     @staticmethod
     def _keep(lines: t.List[str], text: str) -> None:
         """Keep a line of a traceback; of one longer than any seen, the beginning and the end."""
-        lines.append(text)
+        lines.append(text if len(text) <= _LONGEST else text[:_LONGEST] + " ..")
         if len(lines) > KEPT_LINES:
             half = KEPT_LINES // 2
             del lines[half]

@@ -38,6 +38,12 @@ def test_what_it_tells(folder_of: t.Callable[[dict[str, str]], str], files: dict
     assert processes(42, root) == [42, 57]
 
 
+def test_reads_from_a_file_server(folder_of: t.Callable[[dict[str, str]], str]) -> None:
+    # No block device has seen what came over NFS.
+    io = {f"proc/{pid}/io": "rchar: 9000000\nread_bytes: 4000000\nwrite_bytes: 0\n" for pid in (42, 57)}
+    assert activity(42, folder_of({**V2, **io}))["read_bytes"] == 8000000
+
+
 @pytest.mark.parametrize("pid", [0, 42])
 def test_nobody_tells(folder_of: t.Callable[[dict[str, str]], str], pid: int) -> None:
     root = folder_of({})

@@ -368,6 +368,9 @@ def test_memory_is_bounded() -> None:
         "Authorization: Bearer {}",
         "HF_TOKEN={}",
         "token hf_{} was refused",
+        "AWS_SECRET_ACCESS_KEY={}",
+        "EngineArgs(hf_token='{}', port=8000)",
+        "ProxyError: https://user:{}@proxy:3128/ is not reachable",
     ],
 )
 def test_secrets(line: str) -> None:
@@ -378,5 +381,12 @@ def test_secrets(line: str) -> None:
 
 
 def test_no_secret_is_no_secret() -> None:
-    for line in ("api_key=None, admin_api_key=None", "--api-key None", "the token is missing"):
+    for line in (
+        "api_key=None, admin_api_key=None",
+        "--api-key None",
+        "the token is missing",
+        "eos_token='</s>'",
+        "http://127.0.0.1:8000/v1",
+        "tcp://[fd00::1]:29501",
+    ):
         assert _logline.mask(line) == line
