@@ -16,6 +16,7 @@ import re
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _bar, _logline
+from ansible_collections.sparkstack.inference.plugins.module_utils._candidates import STRENGTH, Candidates, keep, told
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES, Marker, Signature
 from ansible_collections.sparkstack.inference.plugins.module_utils._logline import Line
@@ -28,14 +29,9 @@ _FRAME = b"frame #"
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)(?:\(\w+\))?(?::|$)")
 _CLOCK = re.compile(rb"\d\d:\d\d:\d\d")
 
-KEPT_LINES = 200
-_KEPT_CANDIDATES = 12
 _PARTIAL = 65536
-_LONGEST = 8192
-"""Characters of a line of evidence: an exception can hold a whole configuration."""
 _EDGE = 16384
 _SLICE = 1 << 18
-_STRENGTH = {"cause": 5, "unknown": 4, "death": 3, "relay": 3, "peer": 2, "soft": 1, "wrapper": 0}
 
 
 def rank_of(phase: str) -> int:
@@ -69,18 +65,16 @@ class Timeline:
         self._phase = "container"
         self._phases: t.List[t.Dict[str, t.Any]] = []
         self._progress: t.Optional[t.Dict[str, t.Any]] = None
-        self._candidates: t.List[t.Dict[str, t.Any]] = []
+        self._found = Candidates()
         self._claims: t.Dict[str, str] = {}
         self._starts: t.List[str] = []
         self._elsewhere = False
         self._herald: t.Optional[t.List[str]] = None
         self._block: t.Optional[t.Dict[str, t.Any]] = None
-        self._order = 0
         self._nccl = NCCLFacts()
 
     _PLAIN = (
-        "_engine _year _earlier _runs _first _clock _last _last_line _useful _stopping _phase _phases _progress _candidates _claims "
-        "_starts _elsewhere _herald _block _order"
+        "_engine _year _earlier _runs _first _clock _last _last_line _useful _stopping _phase _phases _progress _claims _starts _elsewhere _herald _block"
     ).split()
 
     def state(self) -> t.Dict[str, t.Any]:
@@ -88,6 +82,7 @@ class Timeline:
         state = {name[1:]: getattr(self, name) for name in self._PLAIN}
         state["rest"] = self._rest.decode("latin-1")
         state["nccl"] = self._nccl.state
+        state["found"] = [self._found.order, self._found.listed]
         return state
 
     @classmethod
@@ -98,6 +93,7 @@ class Timeline:
             setattr(timeline, name, state[name[1:]])
         timeline._rest = state["rest"].encode("latin-1")
         timeline._nccl = NCCLFacts(state["nccl"])
+        timeline._found = Candidates(*state["found"])
         return timeline
 
     # Feeding.
@@ -231,25 +227,25 @@ class Timeline:
         signature = self._marks.match(text, bare)
         if signature is None:
             if bare:
-                self._add("unknown", "unknown", line, line.body, fatal=False)
+                self._add("unknown", "unknown", line, fatal=False)
         elif signature.kind == "stop":
             self._stop()
         elif signature.kind == "noise":
             self._useful -= len(text)
         elif signature.kind != "wrapper":
-            index = self._add(signature.cause, signature.kind, line, line.body, bool(signature.line), signature)
+            index = self._add(signature.cause, signature.kind, line, bool(signature.line), signature)
             if signature.kind == "soft":
                 self._useful -= len(text)
                 self._block = {"kind": "native", "key": line.process, "candidate": index, "quiet": signature.kind}
 
     def _stop(self) -> None:
         """It was asked to end; after a failure that is the engine clearing up."""
-        self._stopping = self._stopping or not any(candidate["fatal"] for candidate in self._candidates)
+        self._stopping = self._stopping or not any(candidate["fatal"] for candidate in self._found.listed)
 
     def _mark(self, name: str, marker: Marker, line: Line) -> None:
         if marker.start:
             if marker.text in self._starts or rank_of(self._phase) > rank_of("parse_args"):
-                causes = sorted(self._candidates, key=lambda c: -_STRENGTH[c["kind"]])
+                causes = sorted(self._found.listed, key=lambda c: -STRENGTH[c["kind"]])
                 self._earlier.append({"phase": self._phase, "cause": causes[0]["cause"] if causes else None})
                 del self._earlier[:-5]
                 self._reset()
@@ -273,14 +269,14 @@ class Timeline:
     def _bereft(self) -> bool:
         """It has lost a process or its peers: after "Scheduler or DataParallelController 1703 terminated with -9" SGLang's worker goes
         on as if it were the head, with "Started server process", and fails over that."""
-        return any(candidate["fatal"] and candidate["kind"] in ("death", "peer") for candidate in self._candidates)
+        return any(candidate["fatal"] and candidate["kind"] in ("death", "peer") for candidate in self._found.listed)
 
     def _enter(self, phase: str, when: t.Optional[float]) -> None:
         self._phase = phase
         self._phases.append({"phase": phase, "time": when, "values": {}})
         self._progress = None
         # What it only struggled with before is overcome: it came further.
-        self._candidates = [c for c in self._candidates if c["fatal"]]
+        self._found.listed = [c for c in self._found.listed if c["fatal"]]
         self._block = None
         self._marks = Marks.of(self._engine, phase)
 
@@ -341,24 +337,21 @@ class Timeline:
         elif not empty and body[0] not in " \t" and not body.startswith(TRACEBACK):
             block["stage"], block["length"] = "message", 0
             self._final(block, line)
-        known = self._numbered(block["candidate"])
-        self._keep(known["lines"] if known else block["lines"], _logline.mask(line.text))
+        known = self._found.numbered(block["candidate"])
+        keep(known["lines"] if known else block["lines"], _logline.mask(line.text))
         return True
-
-    def _numbered(self, number_: t.Optional[int]) -> t.Optional[t.Dict[str, t.Any]]:
-        return next((c for c in self._candidates if c["order"] == number_), None)
 
     def _first_of_its_kind(self) -> bool:
         """The open block's lines are kept: of a trouble that is repeated without end, only the first time's are."""
-        candidate = self._numbered(t.cast(t.Dict[str, t.Any], self._block)["candidate"])
+        candidate = self._found.numbered(t.cast(t.Dict[str, t.Any], self._block)["candidate"])
         return candidate is not None and candidate["count"] == 1
 
     def _in_native(self, block: t.Dict[str, t.Any], line: Line) -> bool:
         if line.process == block["key"] and line.body.startswith(_NATIVE):
             self._useful -= len(line.text)
-            candidate = self._numbered(block["candidate"])
+            candidate = self._found.numbered(block["candidate"])
             if candidate and candidate["count"] == 1:
-                self._keep(candidate["lines"], _logline.mask(line.text))
+                keep(candidate["lines"], _logline.mask(line.text))
             return True
         self._block = None
         return False
@@ -373,7 +366,7 @@ class Timeline:
         "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig", "  Value error, The checkpoint you are
         trying to load has model type `qwen4` but Transformers does not recognize this architecture."
         """
-        known = self._numbered(block["candidate"])
+        known = self._found.numbered(block["candidate"])
         signature = self._marks.match(line.text, True) if known and known["kind"] == "unknown" else None
         return signature is not None and signature.kind == "cause"
 
@@ -385,83 +378,28 @@ class Timeline:
                 self._stop()
             return
         cause, kind = (signature.cause, signature.kind) if signature else ("unknown", "unknown")
-        known = self._numbered(block["candidate"])
+        known = self._found.numbered(block["candidate"])
         if signature is None and self._about_options(known["lines"] if known else block["lines"]):
             cause, kind = "bad_flag", "cause"
         kind = "unknown" if cause == "unknown" and kind == "cause" else kind
         if known is None:
-            fresh = self._add(cause, kind, line, line.body, block["fatal"], signature, block["lines"], block["time"])
+            fresh = self._add(cause, kind, line, block["fatal"], signature, block)
             # A repetition goes on in its own block: the first one's lines are kept.
-            block["candidate"] = fresh if fresh == self._order else None
+            block["candidate"] = fresh if fresh == self._found.order else None
             return
         # A chain: what stands first was there first, unless only what follows is known, or is no longer a wrapper.
-        better = _STRENGTH[kind] > _STRENGTH[known["kind"]] and not (kind == "unknown" and known["kind"] == "peer")
+        better = STRENGTH[kind] > STRENGTH[known["kind"]] and not (kind == "unknown" and known["kind"] == "peer")
         # vLLM: a bare "TimeoutError", the direct cause of "TimeoutError: RPC call to execute_model timed out.".
         better = better or (signature is not None and kind != "wrapper" and known["kind"] == "unknown" and ":" not in known["message"])
         if better or (kind == known["kind"] == "unknown" and not block["direct"]):
-            known.update(self._told(cause, kind, line.body, line.text, signature))
-
-    # Candidates.
-
-    @staticmethod
-    def _told(cause: str, kind: str, message: str, text: str, signature: t.Optional[Signature]) -> t.Dict[str, t.Any]:
-        return {
-            "cause": cause,
-            "kind": kind,
-            "message": _logline.mask(message)[:2000],
-            "values": values(signature.pattern, text) if signature and signature.pattern else {},
-            "remedy": signature.remedy if signature else "",
-        }
+            known.update(told(cause, kind, line.body, line.text, signature))
 
     def _add(
-        self,
-        cause: str,
-        kind: str,
-        line: Line,
-        message: str,
-        fatal: bool,
-        signature: t.Optional[Signature] = None,
-        lines: t.Optional[t.List[str]] = None,
-        when: t.Optional[float] = None,
+        self, cause: str, kind: str, line: Line, fatal: bool, signature: t.Optional[Signature] = None, block: t.Optional[t.Dict[str, t.Any]] = None
     ) -> int:
-        """Note a candidate; :returns: its number."""
-        self._order += 1
-        when = when if when is not None else line.time if line.time is not None else self._clock
-        told = self._told(cause, kind, message, line.text, signature) if kind != "soft" else {}
-        for known in self._candidates:
-            if known["cause"] == cause and known["kind"] == kind and (kind == "soft" or known["message"] == told["message"]):
-                known["count"] += 1
-                known["last_time"] = when
-                known["fatal"] = known["fatal"] or (fatal and kind != "soft")
-                return t.cast(int, known["order"])
-        candidate = dict(
-            told or self._told(cause, kind, message, line.text, signature),
-            fatal=fatal and kind != "soft",
-            time=when,
-            last_time=when,
-            count=1,
-            order=self._order,
-            phase=self._phase,
-            # Ray's name for a worker on another node, in the head's log: "(RayWorkerProc pid=17722, ip=192.168.200.12) ".
-            address=_logline.address(line.process),
-            lines=lines if lines is not None else [_logline.mask(line.text)],
-        )
-        if len(self._candidates) >= _KEPT_CANDIDATES:
-            weakest = min(self._candidates, key=lambda c: (_STRENGTH[c["kind"]], -c["order"]))
-            if _STRENGTH[weakest["kind"]] >= _STRENGTH[kind]:
-                return self._order
-            self._candidates.remove(weakest)
-        self._candidates.append(candidate)
-        return self._order
-
-    @staticmethod
-    def _keep(lines: t.List[str], text: str) -> None:
-        """Keep a line of a traceback; of one longer than any seen, the beginning and the end."""
-        lines.append(text if len(text) <= _LONGEST else text[:_LONGEST] + " ..")
-        if len(lines) > KEPT_LINES:
-            half = KEPT_LINES // 2
-            del lines[half]
-            lines[half] = "  [... lines of a very long traceback are left out here ...]"
+        """Note a candidate, at the time of its line, or the last one told; :returns: its number."""
+        when = block["time"] if block and block["time"] is not None else line.time if line.time is not None else self._clock
+        return self._found.add(cause, kind, line, fatal, when, self._phase, signature, block["lines"] if block else None)
 
     # Reading.
 
@@ -489,7 +427,7 @@ class Timeline:
             "phase": self._phase,
             "phases": phases,
             "progress": progress,
-            "candidates": self._candidates,
+            "candidates": self._found.listed,
             "claims": self._claims,
             "elsewhere": self._elsewhere,
             "stopping": self._stopping,

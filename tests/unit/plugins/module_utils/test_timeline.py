@@ -11,7 +11,8 @@ import typing as t
 import pytest
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _logline
-from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import KEPT_LINES, Timeline
+from ansible_collections.sparkstack.inference.plugins.module_utils._candidates import KEPT_LINES
+from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
 
 # One line for each phase of a start, head first, as versions print them.
 SGLANG_OLD = """\
