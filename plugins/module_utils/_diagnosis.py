@@ -15,6 +15,7 @@ import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._causes import CAUSES
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES
+from ansible_collections.sparkstack.inference.plugins.module_utils._explain import holder, notes
 from ansible_collections.sparkstack.inference.plugins.module_utils._records import (
     Candidate,
     Record,
@@ -22,7 +23,6 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._records impo
     broken,
     came,
     candidates,
-    closeup,
     done,
     least,
     message,
@@ -33,7 +33,6 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._records impo
     own_addresses,
     phase,
     reading,
-    size,
     values,
 )
 from ansible_collections.sparkstack.inference.plugins.module_utils._standstill import NETWORK, SERVING, explain
@@ -56,12 +55,8 @@ BUSY_FACTOR = 3
 """A rank that only uses the processor gets so many times as long: it may compile, or spin in a collective."""
 _RETRYING = 10
 """Seconds over which a rank must have retried in vain before the network is blamed."""
-_CLOCKS = 2.0
-"""Seconds by which the clocks of two nodes may differ untold; the look from the controller itself is less exact than a part of one."""
 _DEBIAN = "127.0.1.1"
 """What Debian's and Ubuntu's installers let a node's own name lead to."""
-_HOLDS = 0.05
-"""The part of a node's memory from which on somebody who holds it is named."""
 
 
 def judge(records: t.Sequence[Record], stall_timeouts: t.Optional[t.Mapping[str, float]] = None) -> t.Dict[str, t.Any]:
@@ -85,7 +80,7 @@ def judge(records: t.Sequence[Record], stall_timeouts: t.Optional[t.Mapping[str,
     verdict: t.Dict[str, t.Any] = {"verdict": "starting", "cause": None, "culprit": None, "summary": "", "remedy": "", "evidence": [], "sure": True}
     verdict.update(found)
     verdict["phase"] = "ready" if verdict["verdict"] == "ready" else least(ranks)
-    verdict["notes"] = _notes(ranks)
+    verdict["notes"] = notes(ranks)
     verdict["nodes"] = {str(record["node"]): _node(record) for record in ranks}
     return verdict
 
@@ -169,40 +164,9 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record]) -> t.Dict[str
         lines = (warning["lines"] if warning else []) + lines
     remedy = candidate["remedy"]
     if culprit is not None:
-        extra, better = _holder(cause, culprit)
+        extra, better = holder(cause, culprit)
         lines, remedy = lines + extra, better or remedy
     return _verdict("failed", cause, culprit, lines, _sentence(cause, culprit, best, ranks), ranks, remedy)
-
-
-def _holder(cause: str, culprit: Record) -> t.Tuple[t.List[str], str]:
-    """Who holds what the culprit lacked: its memory, or its port; as lines, and as a remedy that names it."""
-    if cause == "port_in_use":
-        owners = [o for o in closeup(culprit, "listeners") if not o.get("own")]
-        lines = ["{}: port {} belongs to {}.".format(culprit["node"], o["port"], _owner(o)) for o in owners]
-        return lines, "Stop {} on {{node}}, or choose another port.".format(_owner(owners[0])) if owners else ""
-    if cause not in ("oom", "memory_unbalanced", "killed", "worker_died"):
-        return [], ""
-    memory = (culprit.get("closeup") or {}).get("memory") or {}
-    total = memory.get("total_bytes") or 0
-    holders = [h for h in closeup(culprit, "holders") if not h.get("own") and h.get("kind") != "page_cache" and h.get("bytes", 0) >= _HOLDS * total]
-    lines = ["{}: {} holds {}.".format(culprit["node"], _holder_name(h), size(h["bytes"])) for h in holders]
-    if memory.get("available_bytes") is not None and lines:
-        lines.append("{}: {} of {} are available.".format(culprit["node"], size(memory["available_bytes"]), size(total)))
-    if not holders or cause not in ("oom", "memory_unbalanced"):
-        return lines, ""
-    first = holders[0]
-    stop = f"docker stop {first['name']}" if first.get("kind") == "container" else "stop it"
-    return lines, f"{_holder_name(first)} holds {size(first['bytes'])} on {{node}}: {stop}, or give the engine less.".replace("the ", "The ", 1)
-
-
-def _holder_name(holder: t.Mapping[str, t.Any]) -> str:
-    image = " of image {}".format(holder["image"]) if holder.get("image") else ""
-    return "the {} {}{}".format(holder.get("kind") or "process", holder.get("name"), image).replace("{", "(").replace("}", ")")
-
-
-def _owner(owner: t.Mapping[str, t.Any]) -> str:
-    container = owner.get("container_name") or str(owner.get("container") or "")[:12]
-    return "{}{}".format(f"container {container}, process " if container else "process ", f"{owner.get('process') or '?'} (pid {owner.get('pid')})")
 
 
 def _victim(ranks: t.Sequence[Record], best: Suspect) -> t.Tuple[str, t.Optional[Record], t.List[str]]:
@@ -324,29 +288,6 @@ def _starting(ranks: t.Sequence[Record]) -> t.Dict[str, t.Any]:
 
 
 # Words.
-
-
-def _notes(ranks: t.Sequence[Record]) -> t.List[str]:
-    """What is worth knowing beside the verdict."""
-    notes = []
-    clocks = sorted((float(r["clock_offset"]), str(r["node"])) for r in ranks if r.get("clock_offset") is not None)
-    if clocks and clocks[-1][0] - clocks[0][0] > _CLOCKS:
-        ahead = clocks[-1][0] - clocks[0][0]
-        notes.append(
-            f"The clock of {clocks[-1][1]} is {ahead:.0f} s ahead of that of {clocks[0][1]}: times are corrected here; let both nodes follow one NTP server."
-        )
-    for record in ranks:
-        nccl = reading(record).get("nccl") or {}
-        ways = nccl.get("channels") or {}
-        if str(nccl.get("network")) == "Socket" or (ways and not any(way.startswith("NET/IB") for way in ways) and any("NET/Socket" in way for way in ways)):
-            notes.append(f"NCCL of {name(record)} goes over TCP sockets (NET/Socket), not over RDMA: it works, and is slow.")
-        if len(nccl.get("devices") or []) > 1 and len({way for way in ways if way.startswith("NET/IB")}) == 1:
-            notes.append(f"NCCL of {name(record)} has {len(nccl['devices'])} RDMA devices and uses one: {', '.join(nccl['devices'])}.")
-        earlier = reading(record).get("earlier") or []
-        if earlier:
-            causes = ", ".join(str(run.get("cause") or f"ended in {run.get('phase')}") for run in earlier)
-            notes.append(f"The log of {name(record)} holds {len(earlier)} earlier start(s): {causes}.")
-    return notes
 
 
 def _sentence(cause: str, culprit: t.Optional[Record], best: Suspect, ranks: t.Sequence[Record]) -> str:
