@@ -77,7 +77,7 @@ VLLM = Engine(
     recipe="tiny-qwen3-moe.yml",
     wrong_interface={"GLOO_SOCKET_IFNAME": "enp99s0"},
     unknown_flag={"max-num-seqz": 8},
-    little_memory="900m",
+    little_memory="700m",
     squeezed=_large_cache,
     large_model=WIDE,
 )

@@ -18,6 +18,8 @@ from .engines import COPY, HEAD, NODES, WORKER, Engine
 from .launch import PHASE, Launch, Missed
 
 Changes = t.Mapping[str, t.Mapping[str, t.Any]]
+# The last line of the first traceback. vLLM's worker lives on for minutes after its error.
+ERROR = r"\w(Error|Exception): "
 ANY = "any"
 """Any cause will do, or any culprit."""
 
@@ -126,7 +128,7 @@ ROWS = (
         Wanted("failed", WORKER, ("oom",), (makers.SQUATTER,)),
         changes=squeezed,
         before=(lambda engine: makers.squat(engine, 4 << 30),),
-        moment=lambda: makers.said(WORKER, r"Error: "),
+        moment=lambda: makers.said(WORKER, ERROR),
         crash=True,
     ),
     Row(
@@ -134,7 +136,7 @@ ROWS = (
         Wanted("failed", WORKER, ("missing_weights",)),
         changes=on_all(model=COPY),
         before=(makers.lose_shard,),
-        moment=lambda: makers.ended(WORKER),
+        moment=lambda: makers.said(WORKER, ERROR),
         crash=True,
     ),
     Row(
@@ -142,16 +144,16 @@ ROWS = (
         Wanted("failed", WORKER, ("missing_weights",)),
         changes=on_all(model=COPY),
         before=(makers.cut_shard,),
-        moment=lambda: makers.ended(WORKER),
+        moment=lambda: makers.said(WORKER, ERROR),
         crash=True,
     ),
     Row(
         "wrong interface on the worker",
         Wanted("failed", WORKER, ("gloo_wrong_iface",), ("enp99s0",)),
         changes=lambda engine: {WORKER: {"environment": engine.wrong_interface}},
-        moment=lambda: makers.ended(WORKER),
+        moment=lambda: makers.said(WORKER, ERROR),
         crash=True,
-        wanted_of={"sglang": Wanted("failed", WORKER, ("nccl_error", "gloo_wrong_iface"), ("NCCL_SOCKET_IFNAME",))},
+        wanted_of={"sglang": Wanted("failed", WORKER, ("nccl_error", "gloo_wrong_iface", "net_unreachable"), ("NCCL_SOCKET_IFNAME",))},
     ),
     Row(
         "API port taken on the head",
@@ -217,7 +219,7 @@ ROWS = (
         Wanted("failed", WORKER, ("missing_weights",), ("clock",)),
         changes=on_all(model=COPY),
         before=(makers.cut_shard, makers.wrong_clock(300)),
-        moment=lambda: makers.ended(WORKER),
+        moment=lambda: makers.said(WORKER, ERROR),
         crash=True,
     ),
     Row(

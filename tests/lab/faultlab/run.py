@@ -45,7 +45,8 @@ class Outcome:
         """The row of the table."""
         seconds = "-" if self.seconds is None else f"{self.seconds:.1f} s"
         shown = [str(self.result.get(key) or "-") for key in ("verdict", "culprit", "cause")]
-        return [self.engine, self.row.name, seconds, *shown, "right" if self.right else "WRONG"]
+        limits = self.row.watch.get("stall_timeouts") or {}
+        return [self.engine, self.row.name, f"{max(limits.values())} s" if limits else "-", seconds, *shown, "right" if self.right else "WRONG"]
 
     def text(self) -> str:
         """What the user reads, and what is wrong with it."""
@@ -135,8 +136,11 @@ def matrix(engine: Engine, chosen: t.Sequence[rows.Row], lock: str | None) -> li
 
 
 def table(outcomes: t.Sequence[Outcome]) -> str:
-    """All rows below each other, with the text of each verdict."""
-    header = ["engine", "fault", "after", "verdict", "culprit", "cause", "result"]
+    """All rows below each other, with the text of each verdict.
+
+    The limit is for how long nothing may move before it counts as a standstill; where there is none, the usual ones hold.
+    """
+    header = ["engine", "fault", "limit", "after", "verdict", "culprit", "cause", "result"]
     cells = [header, *(outcome.cells() for outcome in outcomes)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
