@@ -34,14 +34,19 @@ def both(call: t.Callable[[str], object]) -> None:
 
 def clean() -> None:
     """Take away whatever a fault has left: containers, holders of ports, cuts, limits, a wrong clock."""
-    for node in NODES:
-        for word in ("thaw", "rejoin"):
-            play.lab(word, node)
+    status = {row["name"]: row for row in json.loads(play.lab("status", "--json", ok=(0, 1)))["nodes"]}
 
     def sweep(node: str) -> None:
         settings = status[node]
+        if settings["power"] == "frozen":
+            play.lab("thaw", node)
+        play.lab("rejoin", node)
         if settings["cut"]:
             play.lab("heal", node)
+        if settings["disk"]:
+            play.lab("disk", node, "off")
+        if settings["clock"]:
+            play.lab("clock", node, "0")
         play.node(
             node,
             f"systemctl stop {HOLDER} 2>/dev/null; systemctl start docker;"
@@ -49,11 +54,7 @@ def clean() -> None:
             f" docker ps -aq | xargs -r docker rm -f >/dev/null; docker rmi -f {WRONG} >/dev/null 2>&1; rm -rf {COPY}",
         )
 
-    status = {row["name"]: row for row in json.loads(play.lab("status", "--json"))["nodes"]}
     both(sweep)
-    for node in NODES:
-        play.lab("disk", node, "off")
-        play.lab("clock", node, "0")
 
 
 def logs(node: str) -> str:
@@ -82,13 +83,13 @@ def ended(*nodes: str) -> float:
     return min(found)
 
 
-def said(node: str, pattern: str) -> float:
-    """When a rank first printed a line that matches."""
-    for line in logs(node).splitlines():
-        stamp, _blank, text = line.partition(" ")
-        if re.search(pattern, text):
-            return seconds_of(stamp)
-    raise Missed(f"{node} has not printed '{pattern}'")
+def said(pattern: str, *nodes: str) -> float:
+    """When the first of these ranks printed a line that matches."""
+    lines = (line.partition(" ") for node in nodes for line in logs(node).splitlines())
+    found = [seconds_of(stamp) for stamp, _blank, text in lines if re.search(pattern, text)]
+    if not found:
+        raise Missed(f"{' and '.join(nodes)} have not printed '{pattern}'")
+    return min(found)
 
 
 def oom_killed(node: str) -> float:

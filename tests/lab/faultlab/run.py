@@ -77,15 +77,15 @@ def prepare(engines: t.Sequence[Engine]) -> None:
     wide.make(play.built("tiny-qwen3-moe"), made)
     for node in NODES:
         play.lab("put-dir", node, str(made), WIDE)
+    makers.clean()
 
 
 def run(row: rows.Row, engine: Engine) -> Outcome:
-    """Make one fault on clean nodes, and leave them clean."""
+    """Make one fault on nodes that :func:`makers.clean` has seen, and leave them clean."""
     folder = FOLDER / engine.name / re.sub(r"\W+", "-", row.name)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     outcome = Outcome(engine.name, row)
-    makers.clean()
     try:
         _run(row, engine, folder, outcome)
     except (Missed, AssertionError) as error:  # the second: a word of the lab's tool failed
@@ -128,6 +128,8 @@ def matrix(engine: Engine, chosen: t.Sequence[rows.Row], lock: str | None) -> li
     for row in chosen:
         with alone(lock):
             begin = time.monotonic()
+            if lock:  # whoever had the lab meanwhile may have left something
+                makers.clean()
             outcome = run(row, engine)
         outcomes.append(outcome)
         print("  ".join(outcome.cells()) + f"  ({time.monotonic() - begin:.0f} s for the row)", flush=True)

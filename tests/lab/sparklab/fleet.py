@@ -184,6 +184,8 @@ class Lab:
                     "cut": settings.cut,
                     "loss": settings.loss,
                     "rate": settings.rate,
+                    "clock": settings.clock,
+                    "disk": settings.disk,
                     "values": settings.values,
                 }
             )
