@@ -99,6 +99,20 @@ def line(record: t.Mapping[str, t.Any]) -> str:
     return ", ".join(parts)
 
 
+def passed(record: t.Mapping[str, t.Any], last: str | None) -> list[str]:
+    """The phases that a rank went through between two looks, a line each: "[spark1] 4/9 load_weights, took 2.0 s".
+
+    :param last: the phase that was told last, or None where nothing was told yet.
+    """
+    phases = ((record.get("reading") or {}).get("phases") or [])[:-1]
+    told = PHASES.index(last) if last in PHASES else len(PHASES)
+    return [
+        f"[{record['node']}] {PHASES.index(phase['phase'])}/{len(PHASES) - 1} {phase['phase']}, took {phase['seconds']:.1f} s"
+        for phase in phases
+        if PHASES.index(phase["phase"]) > told and phase.get("seconds") is not None
+    ]
+
+
 def _volume(record: t.Mapping[str, t.Any]) -> list[str]:
     """What a loading rank has read and how fast, or, where the page cache gives it all, what it holds."""
     activity, rate = record.get("activity") or {}, record.get("rate")

@@ -16,7 +16,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._causes impor
 from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis import judge
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._progress import Progress, line
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._progress import Progress, line, passed
 
 POLL = 1.0
 """Seconds from look to look."""
@@ -312,6 +312,8 @@ class Watch:
         change = (reading.get("phase"), record.get("running"), record.get("started"), record.get("paused"), bool(record.get("unreachable")))
         moved = str(reading.get("progress"))
         if change != self._said or (moved != self._moved and now - self._said_at >= _SHOW):
+            for text in passed(record, self._said[0] if self._said else None):
+                self.say(text)
             self.say(line(record))
             self._said, self._said_at, self._moved = change, now, moved
         elif now - self._said_at >= HEARTBEAT and self.board.member == self.board.members[0] and verdict["verdict"] != "ready":

@@ -14,7 +14,7 @@ import pytest
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._progress import Progress, line
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._progress import Progress, line, passed
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._watch import Options, Unreachable, Watch
 
 START = 1795992120.0
@@ -308,6 +308,13 @@ def test_lines() -> None:
     told = {**record, "reading": {"phase": "graph_capture", "progress": {"percent": 2, "done": 1, "total": 58, "remaining_seconds": 3263}}}
     assert line(told) == "[spark2] 6/9 graph_capture 2% (1/58), 88 s, about 3263 s left in this phase"
     assert line({**record, "paused": True}).startswith("[spark2] 4/9 load_weights 71% (5/7) paused, 88 s")
+
+
+def test_phases_between_two_looks_are_told() -> None:
+    phases = [{"phase": "init_dist", "seconds": 11.0}, {"phase": "create_runner", "seconds": None}, {"phase": "load_weights", "seconds": 2.04}]
+    record = {"node": "spark1", "reading": {"phases": [*phases, {"phase": "kv_cache", "seconds": None}]}}
+    assert passed(record, "init_dist") == ["[spark1] 4/9 load_weights, took 2.0 s"]
+    assert passed(record, "load_weights") == [] and passed(record, None) == []
 
 
 ADDRESSES = {"spark1": "192.168.200.11", "spark2": "192.168.200.12"}
