@@ -17,6 +17,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis im
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES
 from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _log_files
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board, forks
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._watch import Options, Unreachable, Watch
 
@@ -91,22 +92,30 @@ class ActionModule(ActionBase):
                 if not entry["path"]:
                     return _refuse(f"The log of {entry['node']} has no path; say started: false where the rank never ran.")
                 try:
-                    record["reading"], age = self._read(entry["path"])
+                    record["reading"], age = self._read(entry["node"], entry["path"])
                 except OSError as error:
-                    return _refuse(f"The log of {entry['node']} cannot be read: {error}.")
+                    return _refuse(_log_files.refused(entry["node"], entry["path"], error))
+                except ValueError as error:
+                    return _refuse(str(error))
                 record["quiet_seconds"] = age if entry["quiet_seconds"] is None else entry["quiet_seconds"]
             records.append(record)
         if len({record["rank"] for record in records}) < len(records):
             return _refuse("Two of the logs have the same rank.")
-        return self._result(dict(judge(records, limits), over=False))
+        verdict = judge(records, limits)
+        return self._result(dict(verdict, notes=[*verdict["notes"], *_log_files.doubts(records)], over=False))
 
-    def _read(self, path: str) -> tuple[dict[str, t.Any], float]:
-        """What a log tells, and the seconds since it was written to."""
+    def _read(self, node: str, path: str) -> tuple[dict[str, t.Any], float]:
+        """What a log tells, and the seconds since it was written to; :raises ValueError: where it is no text."""
         with open(self._loader.path_dwim(path), "rb") as stream:
             written = os.fstat(stream.fileno()).st_mtime
             timeline = Timeline(self.args["engine"], time.gmtime(written).tm_year)
-            while piece := stream.read(_PIECE):
+            piece = stream.read(_PIECE)
+            problem = _log_files.unreadable(node, path, piece)
+            if problem:
+                raise ValueError(problem)
+            while piece:
                 timeline.feed(piece)
+                piece = stream.read(_PIECE)
         return timeline.reading(), max(0.0, self.clock() - written)
 
     # Live ranks.

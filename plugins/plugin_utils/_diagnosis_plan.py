@@ -216,6 +216,9 @@ def _number(value: t.Any) -> int | None:
 
 # Logs.
 
+LOG_KEYS = ("node", "rank", "path", "started", "running", "exit_code", "oom_killed", "quiet_seconds")
+"""What C(logs) of M(sparkstack.inference.init_phase_wait) takes."""
+
 
 def logs(given: t.Any, folder: str) -> list[dict[str, t.Any]]:
     """The entries that M(sparkstack.inference.init_phase_wait) takes, out of them or of plain paths.
@@ -225,7 +228,7 @@ def logs(given: t.Any, folder: str) -> list[dict[str, t.Any]]:
     """
     entries = [path.strip() for path in given.split(",") if path.strip()] if isinstance(given, str) else given
     if not isinstance(entries, (list, tuple)) or not entries:
-        raise ChoiceError("logs must be a list, of paths or of mappings with node, rank and path, the head's first.")
+        raise ChoiceError("logs must be a list, of paths or of mappings with node, rank and path, the head's first: -e logs=head.log,worker.log.")
     short = len({_stem(str(path)) for path in entries if isinstance(path, str)}) == len(entries)
     found = []
     for rank, entry in enumerate(entries):
@@ -233,6 +236,12 @@ def logs(given: t.Any, folder: str) -> list[dict[str, t.Any]]:
             found.append({"node": _stem(entry) if short else entry, "rank": rank, "path": _absolute(entry, folder)})
         elif isinstance(entry, t.Mapping):
             path = entry.get("path")
+            odd = sorted(str(key) for key in entry if key not in LOG_KEYS)
+            if odd:
+                raise ChoiceError(f"An entry of logs has no key {odd[0]}: choose from {', '.join(LOG_KEYS)}.")
+            number = entry.get("rank", rank)
+            if isinstance(number, bool) or not str(number).isdigit():
+                raise ChoiceError(f"{number!r} is no rank: number the logs from 0, the head's, on.")
             if not path and _true(entry.get("started", True)):
                 raise ChoiceError(f"The log of {entry.get('node', f'rank {rank}')} has no path; say started: false where the rank never ran.")
             defaults = {"node": _stem(path) if path else f"rank{rank}", "rank": rank}
@@ -243,6 +252,10 @@ def logs(given: t.Any, folder: str) -> list[dict[str, t.Any]]:
     same = sorted({node for node in nodes if nodes.count(node) > 1})
     if same:
         raise ChoiceError(f"Two of the logs are of the same node, {same[0]}: give each its own node.")
+    numbers = [str(entry["rank"]) for entry in found]
+    twice = next((number for number in numbers if numbers.count(number) > 1), None)
+    if twice is not None:
+        raise ChoiceError(f"Two of the logs have the rank {twice}: give each its own, the head's 0.")
     return found
 
 

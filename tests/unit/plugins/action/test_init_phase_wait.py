@@ -219,7 +219,7 @@ def test_logs_of_which_little_is_known() -> None:
     ("logs", "sentence"),
     [
         ([{"node": "a", "rank": 0}], "The log of a has no path; say started: false where the rank never ran."),
-        ([{"node": "a", "rank": 0, "path": "/nowhere/x.log"}], "The log of a cannot be read: "),
+        ([{"node": "a", "rank": 0, "path": "/nowhere/x.log"}], "There is no log /nowhere/x.log for a: correct its path."),
         ([{"node": "a", "rank": 0, "started": False}, {"node": "b", "rank": 0, "started": False}], "Two of the logs have the same rank."),
     ],
 )

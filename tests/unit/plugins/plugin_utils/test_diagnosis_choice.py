@@ -152,6 +152,11 @@ def test_logs() -> None:
         ([3], "3 among logs is neither"),
         ([{"node": "spark1"}], "The log of spark1 has no path; say started: false"),
         ([{"node": "a", "path": "x"}, {"node": "a", "path": "y"}], "Two of the logs are of the same node, a"),
+        ([{"node": "a", "path": "x", "rank": 1}, {"node": "b", "path": "y"}], "Two of the logs have the rank 1: give each its own, the head's 0."),
+        ([{"node": "a", "path": "x", "rank": -1}], "-1 is no rank: number the logs from 0"),
+        ([{"node": "a", "path": "x", "rank": "one"}], "'one' is no rank"),
+        ([{"node": "a", "pth": "x"}], "An entry of logs has no key pth: choose from node, rank, path"),
+        ("", "logs must be a list.*: -e logs=head.log,worker.log"),
     ],
 )
 def test_logs_that_are_none(given: t.Any, sentence: str) -> None:
