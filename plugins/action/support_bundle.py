@@ -86,8 +86,11 @@ class ActionModule(ActionBase):
 
     def _part(self, host: str, container: str) -> dict[str, t.Any]:
         """What the node tells; of one that can't be reached, that it can't. Nothing of it is shown, in no degree of verbosity."""
-        shown = self._play_context.no_log
-        self._play_context.no_log = True
+        # With -vvv the connection shows what a module prints. It looks into a context of its own, a copy of the action's.
+        contexts = [self._play_context, self._connection._play_context]
+        shown = [context.no_log for context in contexts]
+        for context in contexts:
+            context.no_log = True
         try:
             found = self._execute_module(module_name=PART, module_args={"container": container or None}, task_vars=self._vars)
             if found.get("failed"):
@@ -101,7 +104,8 @@ class ActionModule(ActionBase):
         except AnsibleConnectionFailure as error:
             return _problem(host, f"The node could not be reached: {error}")
         finally:
-            self._play_context.no_log = shown
+            for context, before in zip(contexts, shown, strict=True):
+                context.no_log = before
 
     @staticmethod
     def _gather(board: Board, timeout: float) -> tuple[dict[str, bytes], list[str]]:

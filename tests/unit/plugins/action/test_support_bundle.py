@@ -71,6 +71,8 @@ class Action(subject.ActionModule):
         self.part = part
         self.censored: list[bool] = []
         self._play_context = types.SimpleNamespace(no_log=False)
+        # Ansible gives the connection a copy.
+        self._connection = types.SimpleNamespace(_play_context=types.SimpleNamespace(no_log=False))
         self._task = types.SimpleNamespace(args=arguments, _uuid="task", check_mode=check)
         self._templar = types.SimpleNamespace(template=lambda value: value)
 
@@ -82,7 +84,7 @@ class Action(subject.ActionModule):
         return result, result.validated_parameters
 
     def _execute_module(self, module_name: str, module_args: dict[str, t.Any], task_vars: t.Any) -> t.Any:
-        self.censored.append(self._play_context.no_log)
+        self.censored.append(self._play_context.no_log and self._connection._play_context.no_log)
         if isinstance(self.part, Exception):
             raise self.part
         if module_name == subject.PART:
@@ -131,6 +133,7 @@ def test_the_first_member_writes_what_all_told_and_no_nodes_secret_is_in_any_fil
     assert json.loads(found["b/variables.json"]) == {"tp_launch_api_key": "***", "tp_launch_gpus": "auto"}
     # Neither a debug log nor the board keeps what the nodes told.
     assert first.censored == second.censored == [True, True, True] and not first._play_context.no_log
+    assert not first._connection._play_context.no_log
     assert not [path for path in (tmp_path / "local").rglob("*") if path.is_file()]
 
 
