@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _logline
 from ansible_collections.sparkstack.inference.plugins.module_utils._cgroup import activity
-from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, demultiplex, unbroken
+from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError, demultiplex, unbroken
 from ansible_collections.sparkstack.inference.plugins.module_utils._scene import scene
 from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
 
@@ -46,6 +46,8 @@ def look(api: DockerAPI, name: str, engine: str, state: t.Mapping[str, t.Any], p
     if not began.startswith(_NEVER):
         log.update(api, bool(inspection["Config"].get("Tty")))
     reading = log.timeline.reading()
+    if log.unread:
+        reading["last_line"] = log.unread
     start = _logline.seconds(began, 1970) if not began.startswith(_NEVER) else None
     around, kept = scene(inspection, reading, start, state.get("scene", {}) if log.same else {}, peers, root)
     return {
@@ -84,6 +86,7 @@ class Log:
         self.stamp: str = state["stamp"] if same else ""
         self.seen: int = state["seen"] if same else 0
         self.whole: bool = state["whole"] if same else True
+        self.unread = ""
         self.timeline = Timeline.from_state(state["timeline"]) if same else Timeline(engine, time.gmtime().tm_year)
 
     def state(self) -> t.Dict[str, t.Any]:
@@ -100,6 +103,15 @@ class Log:
 
     def update(self, api: DockerAPI, tty: bool) -> None:
         """Feed the timeline with what is new since the last look; of an earlier start of the container nothing is read."""
+        try:
+            self._read_on(api, tty)
+        except DockerError as error:
+            if error.status != 501:
+                raise
+            # "configured logging driver does not support reading": how the rank ended is known all the same.
+            self.unread = "Docker keeps no log of this container: start it without --log-driver, or give the log from where the driver sends it in logs."
+
+    def _read_on(self, api: DockerAPI, tty: bool) -> None:
         query = {"stdout": "1", "stderr": "1", "timestamps": "1", "since": _unix(self.stamp or self.began)}
         path = "/containers/{0}/logs".format(quote(self.container, safe=""))
         # Docker gives what is as old as C(since) again: so many messages of that very time are known.

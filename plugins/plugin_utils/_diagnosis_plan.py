@@ -143,10 +143,15 @@ def _named(hosts: t.Sequence[str], asked: t.Mapping[str, Info], containers: t.Ma
         silent = [host for host in hosts if host not in asked]
         also = f" ({', '.join(silent)} could not be asked)" if silent else ""
         raise ChoiceError(f"No node has a container {wanted}{also}: correct the name, or leave it out to have one found.{hint}")
+    notes = []
+    for host, (_index, name) in chosen.items():
+        others = [found["name"] for found in asked.get(host, {}).get("found", []) if found["by"] != "name"]
+        if not there.get(host) and others:
+            notes.append(f"{host} has no container {name}. {others[0]} there looks like an engine: if it is of this launch, name it too, the head's first.")
     if len(pair) == len(hosts) and sorted(index for index, _name in chosen.values()) == list(range(len(hosts))):
         order = sorted(order, key=lambda host: chosen[host][0])
-        return _in_ranks(order, {host: name for host, (_index, name) in chosen.items()}, True)
-    return _in_ranks(order, {host: name for host, (_index, name) in chosen.items()}, bool(groups) or len(order) < 2)
+        return _in_ranks(order, {host: name for host, (_index, name) in chosen.items()}, True, notes)
+    return _in_ranks(order, {host: name for host, (_index, name) in chosen.items()}, bool(groups) or len(order) < 2, notes)
 
 
 def names(value: t.Any, host: str) -> list[str]:

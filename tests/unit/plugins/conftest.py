@@ -25,6 +25,7 @@ class FakeDocker:
         self.log: list[tuple[str, bytes]] = []
         self.queries: list[dict[str, str]] = []
         self.sent = 0
+        self.unread = False
         docker = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -39,6 +40,9 @@ class FakeDocker:
                 else:
                     query = dict(urllib.parse.parse_qsl(url.query))
                     docker.queries.append(query)
+                    if docker.unread:
+                        self._answer(501, b'{"message": "configured logging driver does not support reading"}')
+                        return
                     self._answer(200, docker.stream(query["since"]))
 
             def _answer(self, status: int, body: bytes) -> None:

@@ -91,6 +91,15 @@ def test_an_ended_container(docker: t.Any) -> None:
     }
 
 
+def test_a_log_that_docker_does_not_keep(docker: t.Any) -> None:
+    docker.start()
+    docker.end(2)
+    docker.unread = True
+    found = again(docker, {})
+    assert (found["running"], found["exit_code"]) == (False, 2)
+    assert found["reading"]["last_line"].startswith("Docker keeps no log of this container: start it without --log-driver")
+
+
 def test_a_container_that_docker_could_not_start(docker: t.Any) -> None:
     docker.start(began="0001-01-01T00:00:00Z")
     docker.end(127, Error='exec: "vllm": executable file not found in $PATH: unknown')

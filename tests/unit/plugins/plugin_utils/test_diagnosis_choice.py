@@ -101,6 +101,13 @@ def test_named_containers(container: t.Any, expected: list[tuple[str, int, str]]
     assert sorted(ranks(choose(NAMED, container, groups=HOSTS))) == sorted(expected)
 
 
+def test_a_node_without_that_name_but_with_an_engine_is_told() -> None:
+    nodes = {"spark1": node(found=[other("hh", "name")]), "spark2": node(found=[other("ww")])}
+    note = "spark2 has no container hh. ww there looks like an engine: if it is of this launch, name it too, the head's first."
+    assert choose(nodes, "hh", groups=HOSTS).notes == [note]
+    assert choose(NAMED, "a,b", groups=HOSTS).notes == []
+
+
 def test_a_name_that_no_node_has_is_a_mistake() -> None:
     nodes = {"spark1": node(found=[other("vllm-head")]), "spark2": node()}
     with pytest.raises(subject.ChoiceError, match=r"No node has a container vlm: correct the name.* These look like an engine: vllm-head on spark1\."):
