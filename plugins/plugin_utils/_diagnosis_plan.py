@@ -279,12 +279,14 @@ def _absolute(path: str, folder: str) -> str:
 def new_file(path: str, folder: str, force: bool) -> str:
     """The absolute path of a file that is to be written.
 
-    :raises ChoiceError: when its folder is missing, or it is there and C(force) is not given.
+    :raises ChoiceError: when its folder is missing or closed to this user, or it is there and C(force) is not given.
     """
     whole = _absolute(path, folder)
     parent = os.path.dirname(whole)
     if not os.path.isdir(parent):
         raise ChoiceError(f"There is no folder {parent} for {os.path.basename(whole)} on this machine: make it first, or name another one.")
+    if not os.access(parent, os.W_OK):
+        raise ChoiceError(f"This user may not write into {parent}: name a file in another folder.")
     if os.path.isdir(whole):
         raise ChoiceError(f"{whole} is a folder: name a file in it.")
     if os.path.exists(whole) and not force:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import types
 import typing as t
@@ -85,3 +86,10 @@ def test_refusals(arguments: dict[str, t.Any], sentence: str, tmp_path: pathlib.
     (tmp_path / "old").touch()
     with pytest.raises(AnsibleActionFail, match=sentence):
         plan(**arguments)
+
+
+def test_a_folder_that_is_closed_is_told_before_anything_is_looked_at(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The tests may run as root, to whom no folder is closed.
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (str(tmp_path), os.W_OK))
+    with pytest.raises(AnsibleActionFail, match="This user may not write into .*: name a file in another folder"):
+        plan(bundle="b.tar.gz")
