@@ -33,6 +33,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._records impo
     own_addresses,
     phase,
     reading,
+    up,
     values,
 )
 from ansible_collections.sparkstack.inference.plugins.module_utils._standstill import NETWORK, SERVING, explain
@@ -72,7 +73,8 @@ def judge(records: t.Sequence[Record], stall_timeouts: t.Optional[t.Mapping[str,
     fallen = [r for r in ranks if broken(r) or (phase(head) == "ready" and not r.get("started", True))]
     serves = phase(head) == "ready" and head.get("healthy") is not False and not any(r.get("unreachable") for r in ranks)
     if fallen:
-        found = dict(_failed(ranks, fallen), sure=max((s.worth for r in fallen for s in suspects(r)), default=0.0) >= WORTH["killed"])
+        pool = [suspect for record in fallen for suspect in suspects(record)]
+        found = dict(_failed(ranks, fallen, pool), sure=max((s.worth for s in pool), default=0.0) >= WORTH["killed"])
     elif serves:
         found = _not_serving(ranks) or {"verdict": "ready", "summary": f"All {len(ranks)} ranks serve.", "remedy": "Nothing is to be done."}
     else:
@@ -124,8 +126,7 @@ def _node(record: Record) -> t.Dict[str, t.Any]:
 # The group has failed.
 
 
-def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record]) -> t.Dict[str, t.Any]:
-    pool = [suspect for record in fallen for suspect in suspects(record)]
+def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record], pool: t.Sequence[Suspect]) -> t.Dict[str, t.Any]:
     if not pool:
         gone = fallen[0]
         return _verdict("failed", "peer_exited", gone, [], f"{name(gone)} has no container any more.", ranks)
@@ -213,10 +214,10 @@ def _shortest(ranks: t.Sequence[Record], record: Record) -> t.Optional[Record]:
 
 
 def _stalled(ranks: t.Sequence[Record], limits: t.Mapping[str, float]) -> t.Optional[t.Dict[str, t.Any]]:
-    up = [r for r in ranks if r.get("started", True) and not r.get("unreachable") and not reading(r).get("elsewhere")]
-    for record in up:
+    running = up(ranks)
+    for record in running:
         trouble = _struggle(record)
-        if trouble and trouble["cause"] == "rendezvous_timeout" and any(_coming(other, limits) for other in up if other is not record):
+        if trouble and trouble["cause"] == "rendezvous_timeout" and any(_coming(other, limits) for other in running if other is not record):
             continue
         if trouble:
             to_blame = ranks[0] if record["rank"] and missing(ranks[0]) else record
@@ -229,17 +230,17 @@ def _stalled(ranks: t.Sequence[Record], limits: t.Mapping[str, float]) -> t.Opti
                 summary = summary[:-1] + f"; {link.why}."
                 return _verdict("stalled", link.cause, link.culprit, link.lines + trouble["lines"], summary, ranks, link.remedy)
             return _verdict("stalled", trouble["cause"], to_blame, trouble["lines"], summary, ranks, trouble["remedy"])
-    quiet = [float(r["quiet_seconds"]) for r in up if r.get("quiet_seconds") is not None]
+    quiet = [float(r["quiet_seconds"]) for r in running if r.get("quiet_seconds") is not None]
     if not quiet or (phase(ranks[0]) == "ready" and ranks[0].get("healthy") is not False):
         return None
     # A rank that waits for another, or that prints nothing by design, borrows the progress of the group.
     seconds = min(quiet)
-    known = [r for r in up if reading(r)] or up
+    known = [r for r in running if reading(r)] or running
     telling = [r for r in known if not done(r)] or known
     incomplete = any(not r.get("started", True) or r.get("unreachable") for r in ranks)
     step = "container" if incomplete else min((phase(r) for r in telling), key=PHASES.index)
     limit = limits.get(step, STALL_TIMEOUTS["http_warmup"])
-    patient = limit * BUSY_FACTOR if step != "init_dist" and any(r.get("busy") for r in up) else limit
+    patient = limit * BUSY_FACTOR if step != "init_dist" and any(r.get("busy") for r in running) else limit
     found = explain(ranks)
     if found is None or seconds < (patient if found.patience is None else min(limit, found.patience)):
         return None

@@ -93,6 +93,11 @@ def missing(record: Record) -> bool:
     return not record.get("started", True) or not record.get("running") or early
 
 
+def up(ranks: t.Sequence[Record]) -> t.List[Record]:
+    """Those that can be looked at and whose phases stand in their own logs."""
+    return [r for r in ranks if r.get("started", True) and not r.get("unreachable") and not reading(r).get("elsewhere")]
+
+
 def least(ranks: t.Sequence[Record]) -> str:
     """The phase of the least advanced rank; a rank that shows no more, or whose phases stand in another's log, lags not."""
     seen = [r for r in ranks if r.get("started", True) and not reading(r).get("elsewhere")]

@@ -31,6 +31,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._records impo
     reading,
     scene,
     size,
+    up,
 )
 
 _APART = 2.0
@@ -42,8 +43,8 @@ def explain(ranks: t.Sequence[Record], rules: t.Optional[t.Sequence[Rule]] = Non
 
     :param ranks: all ranks, by rank. :param rules: some of the rules only.
     """
-    up = [r for r in ranks if r.get("started", True) and not r.get("unreachable") and not reading(r).get("elsewhere")]
-    return next((found for found in (rule(ranks, up) for rule in (RULES if rules is None else rules)) if found), None)
+    running = up(ranks)
+    return next((found for found in (rule(ranks, running) for rule in (RULES if rules is None else rules)) if found), None)
 
 
 def _absent(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional[Finding]:

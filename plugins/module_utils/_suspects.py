@@ -69,22 +69,22 @@ def candidate_of(cause: t.Optional[str], lines: t.List[str], message: str, kind:
 def _outside(record: Record, found: t.Sequence[Candidate]) -> t.List[Candidate]:
     """What the container's state and the node tell, where the log alone does not."""
     told = killed_by_kernel(record)
-    last = reading(record).get("last_line") or ""
+    last = [line for line in [reading(record).get("last_line")] if line]
     if told and (exited(record) or found):
         # An engine whose worker process was killed can go on, or end with exit code 0: only the kernel tells.
-        return [candidate_of("oom", [entry["text"] for entry in told] + ([last] if last else []), told[-1]["text"], "cause", told[0].get("time"))]
+        return [candidate_of("oom", [entry["text"] for entry in told] + last, told[-1]["text"], "cause", told[0].get("time"))]
     if record.get("oom_killed") and (exited(record) or any(c["kind"] == "death" for c in found)):
         # Docker has seen it, and that is surer than any exit code.
         note = "The container's state says OOMKilled: true (exit code {}).".format(record.get("exit_code"))
-        return [candidate_of("oom", [note, last] if last else [note], note, "cause", record.get("finished"))]
+        return [candidate_of("oom", [note] + last, note, "cause", record.get("finished"))]
     if scene(record, "oom_kills") and any(c["kind"] in ("death", "unknown") for c in found):
         note = "The kernel has killed {} of the container's processes for lack of memory.".format(scene(record, "oom_kills"))
-        return [candidate_of("oom", [note, last] if last else [note], note, "cause", None)]
+        return [candidate_of("oom", [note] + last, note, "cause", None)]
     if not exited(record) and not record.get("error"):
         return []
     swept = _swept_away(record)
     if swept:
-        told_by = candidate_of("killed", [swept] + ([last] if last else []), swept, "killed", record.get("finished"))
+        told_by = candidate_of("killed", [swept] + last, swept, "killed", record.get("finished"))
         return [dict(told_by, remedy="Start all ranks again: none of them heals alone.")]
     if any(c["kind"] in ("cause", "unknown") for c in found):
         return []
