@@ -79,6 +79,7 @@ def problems(found: dict[str, t.Any]) -> dict[str, str]:
 def image() -> None:
     play.lab("up", "--nodes", "2")
     play.install_engine()
+    play.empty(NODE, "spark2")
 
 
 @pytest.fixture(autouse=True)

@@ -60,9 +60,9 @@ def module(name: str, args: dict[str, t.Any], *options: str) -> dict[str, t.Any]
 def engine() -> t.Iterator[None]:
     play.lab("up")
     play.install_engine()
-    play.node("spark1", "docker ps -aq | xargs -r docker rm -f")
+    play.empty("spark1")
     yield
-    play.node("spark1", "docker ps -aq | xargs -r docker rm -f")
+    play.empty("spark1")
 
 
 def test_a_rank_is_started_once() -> None:

@@ -86,6 +86,7 @@ def wait(node: str, command: str) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def image() -> t.Iterator[None]:
     play.lab("up", "--nodes", "2")
+    play.empty(*BOTH)
     for node in BOTH:
         play.node(node, f"tar -c -C / bin lib lib64 | docker import - {IMAGE}")
     yield
@@ -101,7 +102,10 @@ def test_ranks_that_have_met() -> None:
         scene = found[node]["scene"]
         assert scene["fabric"] == {"interface": "enp1s0f0np0", "address": address, "prefix": 24, "mtu": 9000, "carrier": True, "speed_mbps": 200000}
         assert (scene["oom_kills"], scene["kernel"]) == (0, [])
-        assert sorted(scene["reach"]) == [peer] and all(0 < seconds < 0.5 for seconds in scene["reach"][peer].values())
+        echo = scene["reach"][peer]
+        assert list(scene["reach"]) == [peer] and 0 < echo["small"] < 0.5 and 0 < echo["large"] < 0.5
+        # For such a ping the kernel has asked the peer for its hardware address.
+        assert set(echo) == {"small", "large", "neighbour"} and echo["neighbour"] is True
         said = play.node(node, "for what in UserspaceTimestamp 'ExecMainStartTimestamp docker'; do date +%s -d \"$(systemctl show --value -p $what)\"; done")
         booted, docker = (int(line) for line in said.split())
         assert abs(scene["booted"] - booted) < 3 and abs(scene["docker_started"] - docker) < 2
@@ -123,7 +127,7 @@ def test_a_small_mtu_and_a_cut_cable() -> None:
         start("spark2", "scene", SAY.format(rank=1) + DIAL)
         wait("spark2", f"grep -qi ' 0BC8A8C0:{PORT:04X} 02 ' /proc/net/tcp")
         found = look("spark2", peers=True)["spark2"]["scene"]
-        assert found["reach"] == {HEAD: {"small": None, "large": None}}
+        assert found["reach"] == {HEAD: {"small": None, "large": None, "neighbour": False}}
         assert (found["fabric"]["carrier"], found["fabric"]["mtu"]) == (False, 1500)
         assert (found["sockets"]["connected"], found["sockets"]["dialing"]) == ([], [HEAD])
     finally:

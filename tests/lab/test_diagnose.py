@@ -165,7 +165,7 @@ def test_a_bundle_of_logs_needs_no_node(folder: pathlib.Path) -> None:
 
 def test_a_relaunch_asks_nccl_and_tells_how_it_ends(folder: pathlib.Path) -> None:
     for name in play.RANKS:
-        play.node(name, "docker ps -aq | xargs -r docker rm -f")
+        play.empty(name)
     (folder / "secret.yml").write_text(json.dumps({"tp_launch_api_key": KEY}))
     command = next(command for command in COMMANDS if "relaunch" in command)
     text = told(run(f"{command} -e @secret.yml", folder))
