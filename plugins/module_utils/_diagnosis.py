@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.sparkstack.inference.plugins.module_utils import _absence, _doubts
 from ansible_collections.sparkstack.inference.plugins.module_utils._causes import CAUSES
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES
 from ansible_collections.sparkstack.inference.plugins.module_utils._explain import holder, notes
@@ -60,14 +61,15 @@ _DEBIAN = "127.0.1.1"
 """What Debian's and Ubuntu's installers let a node's own name lead to."""
 
 
-def judge(records: t.Sequence[Record], stall_timeouts: t.Optional[t.Mapping[str, float]] = None) -> t.Dict[str, t.Any]:
+def judge(records: t.Sequence[Record], stall_timeouts: t.Optional[t.Mapping[str, float]] = None, once: bool = False) -> t.Dict[str, t.Any]:
     """The verdict over all ranks.
 
     :param records: one a rank, see above. :param stall_timeouts: over :data:`STALL_TIMEOUTS`, in seconds.
+    :param once: nobody will look again: what is seen to be in the way is told though the ranks have not been silent for long.
     :returns: C(verdict), C(phase), C(cause), C(culprit), C(summary), C(remedy), C(evidence) (a list of lines), C(notes) (sentences) and
         C(nodes); and C(sure): whether a first-hand reason is known, or only what a victim or an echo tells.
     """
-    ranks = sorted(records, key=lambda record: record["rank"])
+    ranks = _doubts.placed(records)
     limits = dict(STALL_TIMEOUTS, **(stall_timeouts or {}))
     head = ranks[0] if ranks else {}
     fallen = [r for r in ranks if broken(r) or (phase(head) == "ready" and not r.get("started", True))]
@@ -76,13 +78,13 @@ def judge(records: t.Sequence[Record], stall_timeouts: t.Optional[t.Mapping[str,
         pool = [suspect for record in fallen for suspect in suspects(record)]
         found = dict(_failed(ranks, fallen, pool), sure=max((s.worth for s in pool), default=0.0) >= WORTH["killed"])
     elif serves:
-        found = _not_serving(ranks) or {"verdict": "ready", "summary": f"All {len(ranks)} ranks serve.", "remedy": "Nothing is to be done."}
+        found = _not_serving(ranks) or {"verdict": "ready", "summary": _doubts.serving(ranks), "remedy": "Nothing is to be done."}
     else:
-        found = _stalled(ranks, limits) or _starting(ranks)
+        found = _doubts.unsure(ranks) or _stalled(ranks, limits, once) or _doubts.tempered(_starting(ranks), ranks)
     verdict: t.Dict[str, t.Any] = {"verdict": "starting", "cause": None, "culprit": None, "summary": "", "remedy": "", "evidence": [], "sure": True}
     verdict.update(found)
     verdict["phase"] = "ready" if verdict["verdict"] == "ready" else least(ranks)
-    verdict["notes"] = notes(ranks)
+    verdict["notes"] = notes(ranks) + _doubts.doubts(records)
     verdict["nodes"] = {str(record["node"]): _node(record) for record in ranks}
     return verdict
 
@@ -114,6 +116,7 @@ def _node(record: Record) -> t.Dict[str, t.Any]:
         "quiet_seconds": record.get("quiet_seconds"),
         "exit_code": record.get("exit_code"),
         "oom_killed": record.get("oom_killed"),
+        "restarts": record.get("restarts"),
         "last_line": told.get("last_line") or "",
         "timeline": told.get("phases") or [],
         "earlier_runs": told.get("earlier") or [],
@@ -129,7 +132,7 @@ def _node(record: Record) -> t.Dict[str, t.Any]:
 def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record], pool: t.Sequence[Suspect]) -> t.Dict[str, t.Any]:
     if not pool:
         gone = fallen[0]
-        return _verdict("failed", "peer_exited", gone, [], f"{name(gone)} has no container any more.", ranks)
+        return _verdict("failed", "peer_exited", gone, [], _absence.needed(gone), ranks, _absence.REMEDY.format(rank=gone["rank"]))
     best = min(pool, key=lambda s: (-s.worth, s.time, s.record["rank"]))
     if best.candidate["kind"] == "killed":
         # A rank that was killed in silence comes before another's unknown error, unless its clock says otherwise.
@@ -160,6 +163,9 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record], pool: t.Seque
             culprit = None
     elif kind == "peer":
         cause, culprit, lines = _victim(ranks, best)
+    summary = ""
+    if culprit is not None and not culprit.get("started", True):
+        cause, culprit, summary = _absence.blamed(cause, culprit, candidate, best.record)
     if cause == "nccl_error":
         warning = of_kind(best.record, "soft", "nccl_error")
         lines = (warning["lines"] if warning else []) + lines
@@ -167,7 +173,29 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record], pool: t.Seque
     if culprit is not None:
         extra, better = holder(cause, culprit)
         lines, remedy = lines + extra, better or remedy
-    return _verdict("failed", cause, culprit, lines, _sentence(cause, culprit, best, ranks), ranks, remedy)
+    summary = summary or _sentence(cause, culprit, best, ranks)
+    if culprit is not None and culprit.get("unreachable"):
+        # Its peers tell of its end, its node tells nothing: "Docker does not answer on /var/run/docker.sock: ..".
+        why = str(culprit["unreachable"]).rstrip(".")
+        lines, summary = [f"{culprit['node']}: {why}", *lines], f"{summary[:-1]}; {why}."
+    return _verdict("failed", cause, culprit, lines, summary, ranks, remedy)
+
+
+def lost(record: Record) -> t.Dict[str, t.Any]:
+    """What makes a verdict that of a failure because nothing is known of a rank's node, now or at all.
+
+    :param record: one with C(unreachable); one that was looked at before has C(started) as well.
+    """
+    node, why = str(record["node"]), str(record["unreachable"]).rstrip(".")
+    seen = "started" in record
+    return {
+        "verdict": "failed",
+        "cause": None,
+        "culprit": node,
+        "summary": f"Nothing is known of {name(record)} any more: {why}." if seen else f"{name(record)} could not be looked at: {why}.",
+        "remedy": f"Look at {node} and at the controller's connection to it, then run this again{': the ranks go on meanwhile' if seen else ''}.",
+        "evidence": [f"{node}: {why}"],
+    }
 
 
 def _victim(ranks: t.Sequence[Record], best: Suspect) -> t.Tuple[str, t.Optional[Record], t.List[str]]:
@@ -213,7 +241,7 @@ def _shortest(ranks: t.Sequence[Record], record: Record) -> t.Optional[Record]:
 # The group waits.
 
 
-def _stalled(ranks: t.Sequence[Record], limits: t.Mapping[str, float]) -> t.Optional[t.Dict[str, t.Any]]:
+def _stalled(ranks: t.Sequence[Record], limits: t.Mapping[str, float], once: bool) -> t.Optional[t.Dict[str, t.Any]]:
     running = up(ranks)
     for record in running:
         trouble = _struggle(record)
@@ -242,10 +270,14 @@ def _stalled(ranks: t.Sequence[Record], limits: t.Mapping[str, float]) -> t.Opti
     limit = limits.get(step, STALL_TIMEOUTS["http_warmup"])
     patient = limit * BUSY_FACTOR if step != "init_dist" and any(r.get("busy") for r in running) else limit
     found = explain(ranks)
-    if found is None or seconds < (patient if found.patience is None else min(limit, found.patience)):
+    if found is None:
         return None
     why = f": {found.why}" if found.why else ""
     summary = f"No rank has moved for {seconds:.0f} s in phase {least(ranks)}{why}."
+    if seconds < (patient if found.patience is None else min(limit, found.patience)):
+        if not (once and found.plain):
+            return None
+        summary = f"The ranks cannot go on in phase {least(ranks)}{why}."
     return _verdict("stalled", found.cause, found.culprit, found.lines, summary, ranks, found.remedy)
 
 

@@ -24,6 +24,8 @@ class Finding(t.NamedTuple):
     remedy: str = ""
     patience: t.Optional[float] = None
     """Seconds of silence after which it is believed; None: as long as the phase may take."""
+    plain: bool = False
+    """It is seen, not concluded from a silence: a single look is enough."""
 
 
 Rule = t.Callable[[t.Sequence[Record], t.Sequence[Record]], t.Optional[Finding]]

@@ -23,6 +23,9 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._timeline imp
 # Docker's time before each message: fixed length, nine decimals ("2026-11-29T22:42:04.123456789Z ").
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)) ")
 _BATCH = 1 << 20
+_TAIL = "20000"
+"""Lines that are read of a container's earlier starts."""
+_RUNS = 5
 _NEVER = "0001-01-01"
 
 
@@ -43,9 +46,14 @@ def look(api: DockerAPI, name: str, engine: str, state: t.Mapping[str, t.Any], p
     told = inspection["State"]
     began = str(told.get("StartedAt") or _NEVER)
     log = Log(inspection["Id"], began, engine, state)
+    tty = bool(inspection["Config"].get("Tty"))
+    before: t.List[t.Dict[str, t.Any]] = state["before"] if log.same else []
     if not began.startswith(_NEVER):
-        log.update(api, bool(inspection["Config"].get("Tty")))
+        log.update(api, tty)
+        if inspection.get("RestartCount") and not log.same:
+            before = _before(api, inspection, engine, tty)
     reading = log.timeline.reading()
+    reading["earlier"] = before + reading["earlier"]
     if log.unread:
         reading["last_line"] = log.unread
     start = _logline.seconds(began, 1970) if not began.startswith(_NEVER) else None
@@ -66,8 +74,18 @@ def look(api: DockerAPI, name: str, engine: str, state: t.Mapping[str, t.Any], p
         "reading": reading,
         "activity": activity(told.get("Pid") or 0, root),
         "scene": around,
-        "state": dict(log.state(), scene=kept),
+        "state": dict(log.state(), scene=kept, before=before),
     }
+
+
+def _before(api: DockerAPI, inspection: t.Mapping[str, t.Any], engine: str, tty: bool) -> t.List[t.Dict[str, t.Any]]:
+    """How the starts ended after which Docker has started the container again; see C(earlier) of C(_timeline)."""
+    log = Log(inspection["Id"], str(inspection["Created"]), engine, {})
+    log.update(api, tty, {"until": _unix(str(inspection["State"]["StartedAt"])), "tail": _TAIL})
+    reading = log.timeline.reading()
+    # One that ended without a word of its engine tells nothing.
+    runs = [*reading["earlier"], log.timeline.run()] if reading["last_line"] else []
+    return runs[-_RUNS:]
 
 
 def _finished(told: t.Mapping[str, t.Any]) -> t.Optional[float]:
@@ -101,18 +119,21 @@ class Log:
             "timeline": self.timeline.state(),
         }
 
-    def update(self, api: DockerAPI, tty: bool) -> None:
-        """Feed the timeline with what is new since the last look; of an earlier start of the container nothing is read."""
+    def update(self, api: DockerAPI, tty: bool, limits: t.Optional[t.Mapping[str, str]] = None) -> None:
+        """Feed the timeline with what is new since the last look; of an earlier start of the container nothing is read.
+
+        :param limits: what else the daemon is to keep to, C(until) and C(tail) say.
+        """
         try:
-            self._read_on(api, tty)
+            self._read_on(api, tty, limits or {})
         except DockerError as error:
             if error.status != 501:
                 raise
             # "configured logging driver does not support reading": how the rank ended is known all the same.
             self.unread = "Docker keeps no log of this container: start it without --log-driver, or give the log from where the driver sends it in logs."
 
-    def _read_on(self, api: DockerAPI, tty: bool) -> None:
-        query = {"stdout": "1", "stderr": "1", "timestamps": "1", "since": _unix(self.stamp or self.began)}
+    def _read_on(self, api: DockerAPI, tty: bool, limits: t.Mapping[str, str]) -> None:
+        query = {"stdout": "1", "stderr": "1", "timestamps": "1", "since": _unix(self.stamp or self.began), **limits}
         path = "/containers/{0}/logs".format(quote(self.container, safe=""))
         # Docker gives what is as old as C(since) again: so many messages of that very time are known.
         known, last = self.seen, self.stamp

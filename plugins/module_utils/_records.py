@@ -9,7 +9,8 @@
 A record of a rank is a mapping, in which what is not known is None or missing:
 
 C(node), C(rank); C(started) (false: it never ran); C(running), C(paused), C(exit_code), C(oom_killed), C(error) (what Docker says of a
-container that would not start); C(reading) (see C(_timeline)); C(quiet_seconds) without progress of any kind; C(busy) (in
+container that would not start); C(removed) (it ran when it was last seen, and is there no more); C(restarts) (how often Docker has started it
+again); C(reading) (see C(_timeline)); C(quiet_seconds) without progress of any kind; C(busy) (in
 that time it used the processor); C(healthy) (None: not asked); C(addresses) of its node; C(began), C(finished) (of its container) and
 C(clock_offset) (seconds since the epoch by its own clock, and how much that one is ahead); C(unreachable) (why nothing is known of it);
 C(scene) (what its node tells beside the log at each look, see C(_probe)) and C(closeup) (what a close look told, see C(_closeup)).
@@ -26,6 +27,10 @@ Record = t.Mapping[str, t.Any]
 Candidate = t.Dict[str, t.Any]
 
 GIB = float(1 << 30)
+_LOOP = 3
+"""Restarts by Docker from which on a rank counts as one that will end again as it did."""
+_HEALS = (None, "unknown", "peer_exited", "rendezvous_timeout", "net_unreachable", "nccl_timeout", "watchdog", "port_in_use")
+"""Causes that may be gone at the next start."""
 
 
 def reading(record: Record) -> t.Dict[str, t.Any]:
@@ -77,7 +82,18 @@ def exited(record: Record) -> bool:
 
 def broken(record: Record) -> bool:
     """It has ended, or it will not recover from what it met though its container is up."""
-    return exited(record) or (not record.get("unreachable") and any(c["fatal"] for c in candidates(record)))
+    return exited(record) or (not record.get("unreachable") and (any(c["fatal"] for c in candidates(record)) or looping(record) is not None))
+
+
+def looping(record: Record) -> t.Optional[t.Dict[str, t.Any]]:
+    """The last run of a rank that Docker starts again and again, where this one has come no further and will end alike; else None.
+
+    What another rank, or time, can heal is none: a worker that is restarted until its head is there is a way to start them.
+    """
+    runs = reading(record).get("earlier") or []
+    if not record.get("running") or (record.get("restarts") or 0) < _LOOP or not runs or runs[-1].get("cause") in _HEALS:
+        return None
+    return t.cast("t.Dict[str, t.Any]", runs[-1]) if place(record) <= PHASES.index(runs[-1]["phase"]) else None
 
 
 def done(record: Record) -> bool:

@@ -61,13 +61,19 @@ def _stopped(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional[Fi
         if record.get("paused"):
             why = f"the container of {name(record)} is paused"
             return Finding(
-                None, record, [f"{record['node']}: the container is paused."], why, "Unpause it on {node} (docker unpause), or start all ranks again.", EVIDENT
+                None,
+                record,
+                [f"{record['node']}: the container is paused."],
+                why,
+                "Unpause it on {node} (docker unpause), or start all ranks again.",
+                EVIDENT,
+                True,
             )
         halted = [p for p in closeup(record, "processes") if p.get("state") == "T"]
         if halted:
             lines = ["{}: process {} {} is stopped (state T).".format(record["node"], p["pid"], p["name"]) for p in halted]
             why = f"processes of {name(record)} are stopped"
-            return Finding(None, record, lines, why, "Let them go on on {node} (kill -CONT), or start all ranks again.", EVIDENT)
+            return Finding(None, record, lines, why, "Let them go on on {node} (kill -CONT), or start all ranks again.", EVIDENT, True)
     return None
 
 

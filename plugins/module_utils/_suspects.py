@@ -12,7 +12,16 @@ import re
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._common import SIGNATURES
-from ansible_collections.sparkstack.inference.plugins.module_utils._records import Candidate, Record, candidates, exited, killed_by_kernel, reading, scene
+from ansible_collections.sparkstack.inference.plugins.module_utils._records import (
+    Candidate,
+    Record,
+    candidates,
+    exited,
+    killed_by_kernel,
+    looping,
+    reading,
+    scene,
+)
 
 # What a candidate is worth, over all ranks: the greatest decides, then the earliest.
 WORTH = {"cause": 6.0, "killed": 5.0, "unknown": 4.5, "death": 4.0, "relay": 3.0, "stopped": 2.5, "ended": 2.2, "peer": 2.0, "wrapper": 1.0}
@@ -80,6 +89,10 @@ def _outside(record: Record, found: t.Sequence[Candidate]) -> t.List[Candidate]:
     if scene(record, "oom_kills") and any(c["kind"] in ("death", "unknown") for c in found):
         note = "The kernel has killed {} of the container's processes for lack of memory.".format(scene(record, "oom_kills"))
         return [candidate_of("oom", [note] + last, note, "cause", None)]
+    run = looping(record)
+    if run is not None:
+        note = "Docker has started the container again {} times, and its last run ended in phase {}.".format(record["restarts"], run["phase"])
+        return [candidate_of(run["cause"], [note] + last, note, "cause")]
     if not exited(record) and not record.get("error"):
         return []
     swept = _swept_away(record)
@@ -92,7 +105,9 @@ def _outside(record: Record, found: t.Sequence[Candidate]) -> t.List[Candidate]:
 
 
 def _swept_away(record: Record) -> str:
-    """A container that ended with its node or its Docker daemon, in a sentence; or nothing."""
+    """A container that was taken away, or ended with its node or its Docker daemon, in a sentence; or nothing."""
+    if record.get("removed"):
+        return "Its container was removed while it ran."
     began, finished = record.get("began"), record.get("finished")
     booted, daemon = scene(record, "booted"), scene(record, "docker_started")
     if began is None:

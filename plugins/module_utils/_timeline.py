@@ -96,6 +96,11 @@ class Timeline:
         timeline._found = Candidates(*state["found"])
         return timeline
 
+    def run(self) -> t.Dict[str, t.Any]:
+        """What an earlier run is told as: the C(phase) that it came to, and the C(cause) of its end or None."""
+        causes = sorted(self._found.listed, key=lambda c: -STRENGTH[c["kind"]])
+        return {"phase": self._phase, "cause": causes[0]["cause"] if causes else None}
+
     # Feeding.
 
     def feed(self, data: t.Union[str, bytes]) -> None:
@@ -245,8 +250,7 @@ class Timeline:
     def _mark(self, name: str, marker: Marker, line: Line) -> None:
         if marker.start:
             if marker.text in self._starts or rank_of(self._phase) > rank_of("parse_args"):
-                causes = sorted(self._found.listed, key=lambda c: -STRENGTH[c["kind"]])
-                self._earlier.append({"phase": self._phase, "cause": causes[0]["cause"] if causes else None})
+                self._earlier.append(self.run())
                 del self._earlier[:-5]
                 self._reset()
                 self._runs += 1

@@ -274,6 +274,9 @@ nodes:
     oom_killed:
       description: Whether Docker says that the kernel killed it for lack of memory.
       type: bool
+    restarts:
+      description: How often Docker has started its container again, or none for a log file.
+      type: int
     last_line:
       description: The last line of its log.
       type: str
@@ -284,7 +287,7 @@ nodes:
       type: list
       elements: dict
     earlier_runs:
-      description: Earlier runs in the same log, each with C(phase) and C(cause).
+      description: Earlier runs in the same log, or before Docker started the container again, each with C(phase) and C(cause).
       type: list
       elements: dict
     nccl:

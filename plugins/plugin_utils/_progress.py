@@ -77,6 +77,8 @@ def line(record: t.Mapping[str, t.Any]) -> str:
     name = f"[{record['node']}]"
     if record.get("unreachable"):
         return f"{name} {record['unreachable']}"
+    if record.get("removed"):
+        return f"{name} its container was removed"
     if not record.get("started"):
         return f"{name} no container yet"
     reading = record.get("reading") or {}
@@ -87,6 +89,8 @@ def line(record: t.Mapping[str, t.Any]) -> str:
         parts[0] += f" {progress['percent']}% ({progress['done']}/{progress['total']})"
     if record.get("paused"):
         parts[0] += " paused"
+    if record.get("restarts"):
+        parts.append(f"restarted by Docker {times(record['restarts'])}")
     if not record.get("running"):
         parts.append(f"ended with exit code {record.get('exit_code')}")
     elif phase == "load_weights":
@@ -97,6 +101,11 @@ def line(record: t.Mapping[str, t.Any]) -> str:
     if left is not None:
         parts.append(f"about {left:.0f} s left in this phase")
     return ", ".join(parts)
+
+
+def times(count: int) -> str:
+    """How often: "once", "7 times"."""
+    return "once" if count == 1 else f"{count} times"
 
 
 def passed(record: t.Mapping[str, t.Any], last: str | None) -> list[str]:

@@ -13,6 +13,7 @@ import time
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _report_closeup
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._progress import times
 
 DETAILS = ("short", "normal", "full")
 _EVIDENCE = {"short": 3, "normal": 24, "full": 10**6}
@@ -101,6 +102,8 @@ def rank(node: Node) -> str:
     if state == "unreachable":
         return "could not be looked at"
     words = [_state(node)]
+    if node.get("restarts"):
+        words.append(f"restarted by Docker {times(node['restarts'])}")
     progress = node.get("progress")
     if progress:
         words.append(f"{progress.get('percent')}% ({progress.get('done')}/{progress.get('total')})")

@@ -13,7 +13,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._causes import CAUSES
-from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis import judge
+from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis import judge, lost
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._progress import Progress, line, passed
@@ -92,6 +92,10 @@ class Watch:
         self._unreachable_since: float | None = None
         self._failing_since: float | None = None
         self._quiet = 0.0
+        self._seen: dict[str, t.Any] = {}
+        """The last record in which the container was there."""
+        self._clock: tuple[float, float] | None = None
+        """What the surest look told of the node's clock: how far off it may be, and how much that clock is ahead, in seconds."""
         self._answered: set[str] = set()
         self._asked: dict[str, int] = {}
         self._closeup: dict[str, t.Any] | None = None
@@ -111,8 +115,8 @@ class Watch:
 
     def gone(self, why: str) -> None:
         """Tell the others that this host looks no more."""
-        word = {"node": self.board.member, "rank": self.options.rank, "unreachable": why, "gone": True, "written": self.clock()}
-        self.board.write("rank", word)
+        word = {"node": self.board.member, "rank": self.options.rank, "running": None, "unreachable": why, "gone": True, "written": self.clock()}
+        self.board.write("rank", dict(self._seen, **word))
 
     def _run(self) -> dict[str, t.Any]:
         start = self.clock()
@@ -133,7 +137,7 @@ class Watch:
         self._held = None
         records = self._records(start)
         settled = self._settled()
-        verdict = settled or judge(records, self.options.stall_timeouts)
+        verdict = settled or judge(records, self.options.stall_timeouts, once=not self.options.timeout)
         self._tell(record, records, verdict)
         if settled:
             return settled
@@ -211,11 +215,17 @@ class Watch:
             found = self.probe(self._state, peers)
         except Unreachable as error:
             self._unreachable_since = self._unreachable_since if self._unreachable_since is not None else now
-            lost = now - self._unreachable_since >= self.options.join_timeout
-            return dict(base, unreachable=str(error), lost=lost, written=self.clock())
+            if self._seen.get("started") and not self._seen["running"]:
+                # It has been seen to end: that its node says no more takes nothing of that back.
+                return dict(self._seen, written=self.clock())
+            gone = now - self._unreachable_since >= self.options.join_timeout
+            return dict(self._seen, **base, running=None, unreachable=str(error), lost=gone, written=self.clock())
         self._unreachable_since = None
         self._state = found.pop("state", {})
         after = self.clock()
+        if not found["exists"] and self._seen:
+            end = {"running": False, "removed": True, "finished": found["now"]} if self._seen["running"] else {}
+            return dict(self._seen, **end, closeup=self._closeup, written=after)
         quiet = self._quiet = self._progress.quiet(found, after)
         goes_on = self.options.timeout and self._failing_since is None
         if self._closeup is not None and goes_on and quiet < after - self._looked_at:
@@ -224,9 +234,9 @@ class Watch:
         phases = (found["reading"] or {}).get("phases") or []
         since = phases[-1]["time"] if phases else found.get("started_at")
         end = found.get("finished_at") or found["now"]
-        return dict(
+        record = dict(
             base,
-            **{key: found.get(key) for key in ("started", "running", "paused", "exit_code", "oom_killed", "error", "reading", "activity")},
+            **{key: found.get(key) for key in ("started", "running", "paused", "exit_code", "oom_killed", "error", "restarts", "reading", "activity")},
             healthy=found.get("healthy"),
             addresses=found.get("addresses") or [],
             quiet_seconds=round(quiet, 1),
@@ -236,11 +246,28 @@ class Watch:
             closeup=self._closeup,
             began=found.get("started_at"),
             finished=found.get("finished_at"),
-            clock_offset=round(found["now"] - (now + after) / 2, 3),
+            clock_offset=self._offset(found["now"], now, after),
             seconds_in_phase=max(0.0, end - since) if since is not None else None,
             seconds=max(0.0, end - found["started_at"]) if found.get("started_at") else None,
             written=after,
         )
+        self._seen = record if found["exists"] else {}
+        return record
+
+    def _offset(self, there: float, before: float, after: float) -> float:
+        """Seconds by which the node's clock is ahead, 0 where it may be right.
+
+        :param there: what the node's clock said at some moment of a look. :param before: the controller's clock when the look began.
+        :param after: when it was over.
+
+        A look can take seconds, for 200 MB of new log say, and nobody knows at which moment of it the node's clock was read.
+        """
+        half, offset = (after - before) / 2, there - (before + after) / 2
+        known = self._clock
+        if known is None or half <= known[0] or abs(offset - known[1]) > half + known[0]:
+            # Surer than what was known; or that can't be true any more: the clock was set.
+            self._clock = known = (half, offset)
+        return round(known[1], 3) if abs(known[1]) > known[0] else 0.0
 
     def _records(self, start: float) -> list[dict[str, t.Any]]:
         """All ranks' records; of a host that is silent, that it is."""
@@ -255,7 +282,7 @@ class Watch:
             elif "gone" in record:
                 record = dict(record, lost=True)
             elif self._unheard(record) >= _UNHEARD and now - record["written"] > _SILENT and not self.board.read("verdict"):
-                record = {"unreachable": f"no word from it for {now - record['written']:.0f} s", "lost": True, "rank": record["rank"]}
+                record = dict(record, running=None, unreachable=f"no word from it for {now - record['written']:.0f} s", lost=True)
             records.append(dict(record, node=member))
         return records
 
@@ -273,8 +300,8 @@ class Watch:
 
     def _final(self, verdict: dict[str, t.Any], records: list[dict[str, t.Any]], start: float, now: float) -> bool:
         """The watch ends with this verdict; a node that is lost is a failure of its own."""
-        lost = [record for record in records if record.get("lost") or (not self.options.timeout and record.get("unreachable") and not record.get("pending"))]
-        if any(record.get("pending") for record in records) and not lost:
+        gone = [record for record in records if record.get("lost") or (not self.options.timeout and record.get("unreachable") and not record.get("pending"))]
+        if any(record.get("pending") for record in records) and not gone:
             return False
         if verdict["verdict"] == "failed":
             self._failing_since = self._failing_since if self._failing_since is not None else now
@@ -282,19 +309,10 @@ class Watch:
             if any(record.get("running") and (record.get("reading") or {}).get("phase") in _EARLY for record in records):
                 # A wrong option or a model that nobody knows ends all ranks alike, within a second or two of each other.
                 told_all = False
-            return bool(not self.options.timeout or now - self._failing_since >= _SETTLE[told_all] or lost)
+            return bool(not self.options.timeout or now - self._failing_since >= _SETTLE[told_all] or gone)
         self._failing_since = None
-        if lost:
-            node, why = lost[0]["node"], str(lost[0]["unreachable"]).rstrip(".")
-            name = f"{node} (rank {lost[0]['rank']})"
-            verdict.update(
-                verdict="failed",
-                cause=None,
-                culprit=node,
-                summary=f"Nothing is known of {name} any more: {why}.",
-                remedy=f"Look at {node} and at the controller's connection to it, then run this again: the ranks go on meanwhile.",
-                evidence=[f"{node}: {why}"],
-            )
+        if gone:
+            verdict.update(lost(gone[0]))
             return True
         if verdict["verdict"] == "stalled":
             return now - start >= (_OBSERVE if self.options.timeout else 3 * POLL)

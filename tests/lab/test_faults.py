@@ -20,6 +20,7 @@ CHOSEN = (
     (SGLANG, "worker out of memory by its limit"),
     (SGLANG, "shard truncated on the worker"),
     (SGLANG, "worker killed while it loads"),
+    (SGLANG, "worker's container removed while it loads"),
     (SGLANG, "fabric cut while the ranks load"),
     (SGLANG, "slow disk"),
     (VLLM, "image of the wrong architecture"),

@@ -49,7 +49,7 @@ def clean() -> None:
             play.lab("clock", node, "0")
         play.node(
             node,
-            f"systemctl stop {HOLDER} 2>/dev/null; systemctl start docker;"
+            f"systemctl stop {HOLDER} 2>/dev/null; systemctl start docker.socket docker;"
             " docker ps -q --filter status=paused | xargs -r docker unpause >/dev/null;"
             f" docker ps -aq | xargs -r docker rm -f >/dev/null; docker rmi -f {WRONG} >/dev/null 2>&1; rm -rf {COPY}",
         )
@@ -193,6 +193,16 @@ def wrong_image(_engine: Engine) -> None:
 
 
 # While it starts, or after.
+
+
+def stop_docker(node: str) -> t.Callable[[], None]:
+    """A daemon that stops, and that no call wakes."""
+    return lambda: void(play.node(node, "systemctl stop --no-block docker.socket docker"))
+
+
+def remove(node: str) -> t.Callable[[], None]:
+    """A container taken away while it runs."""
+    return lambda: void(play.node(node, f"docker rm --force {CONTAINERS[node]}"))
 
 
 def kill(node: str) -> t.Callable[[], None]:

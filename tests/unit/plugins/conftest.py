@@ -43,7 +43,7 @@ class FakeDocker:
                     if docker.unread:
                         self._answer(501, b'{"message": "configured logging driver does not support reading"}')
                         return
-                    self._answer(200, docker.stream(query["since"]))
+                    self._answer(200, docker.stream(query["since"], query.get("until")))
 
             def _answer(self, status: int, body: bytes) -> None:
                 docker.sent += len(body)
@@ -67,19 +67,19 @@ class FakeDocker:
     def start(self, began: str = "2026-11-29T22:42:00.5Z", identity: str = "a" * 64, tty: bool = False) -> None:
         """There is a running container with an empty log."""
         state = {"Running": True, "StartedAt": began, "FinishedAt": "0001-01-01T00:00:00Z", "ExitCode": 0, "OOMKilled": False, "Pid": 0, "Error": ""}
-        self.inspection = {"Id": identity, "State": state, "Config": {"Tty": tty}, "RestartCount": 0}
+        self.inspection = {"Id": identity, "Created": "2026-11-29T22:00:00Z", "State": state, "Config": {"Tty": tty}, "RestartCount": 0}
 
     def end(self, code: int, **state: t.Any) -> None:
         """The container has ended."""
         assert self.inspection is not None
         self.inspection["State"].update(Running=False, ExitCode=code, FinishedAt="2026-11-29T22:45:00.25Z", **state)
 
-    def stream(self, since: str) -> bytes:
-        """The log as Docker sends it: what is as old as C(since) comes again."""
+    def stream(self, since: str, until: str | None = None) -> bytes:
+        """The log as Docker sends it: what is as old as C(since) comes again, and nothing that is younger than C(until)."""
         assert self.inspection is not None
         frames = []
         for stamp, text in self.log:
-            if nanoseconds(stamp) >= nanoseconds_of_unix(since):
+            if nanoseconds(stamp) >= nanoseconds_of_unix(since) and (until is None or nanoseconds(stamp) <= nanoseconds_of_unix(until)):
                 payload = stamp.encode() + b" " + text
                 frames.append(payload if self.inspection["Config"]["Tty"] else b"\x02\0\0\0" + len(payload).to_bytes(4, "big") + payload)
         return b"".join(frames)

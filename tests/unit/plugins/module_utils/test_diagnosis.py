@@ -257,3 +257,26 @@ def test_nodes() -> None:
     }
     assert found["nodes"]["spark1"]["state"] == "running" and found["nodes"]["spark1"]["cause"] is None
     assert judge([*SERVING])["nodes"]["spark1"]["state"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("restarts", "before", "step", "verdict"),
+    [
+        (4, {"phase": "load_weights", "cause": "oom"}, 1, "failed"),
+        (2, {"phase": "load_weights", "cause": "oom"}, 1, "starting"),  # twice is no loop yet
+        (4, {"phase": "load_weights", "cause": "oom"}, 5, "starting"),  # it has come further this time
+        (4, {"phase": "init_dist", "cause": "rendezvous_timeout"}, 1, "starting"),  # until its head is there
+        (4, {"phase": "ready", "cause": "port_in_use"}, 1, "starting"),  # until the port is free
+        (4, {"phase": "init_dist", "cause": None}, 1, "starting"),
+        (None, {"phase": "load_weights", "cause": "oom"}, 1, "starting"),  # two runs in one file tell of no loop
+    ],
+)
+def test_a_rank_that_docker_starts_again_and_again(restarts: int | None, before: dict[str, t.Any], step: int, verdict: str) -> None:
+    looping = rank(1, upto(step), restarts=restarts)
+    looping["reading"]["earlier"] = [before]
+    found = judge([rank(0, upto(1)), looping])
+    assert found["verdict"] == verdict
+    if verdict == "failed":
+        assert (found["cause"], found["culprit"]) == ("oom", "spark2")
+        assert "Docker has started the container again 4 times, and its last run ended in phase load_weights." in found["summary"]
+        assert found["nodes"]["spark2"]["restarts"] == 4

@@ -113,3 +113,19 @@ def test_no_secret_leaves_the_node(docker: t.Any) -> None:
     docker.start()
     docker.log = [(STAMP.format(24), BEGIN)]
     assert "abcDEF123456" not in json.dumps(again(docker, {}))
+
+
+def test_what_ended_the_starts_before_dockers_restart(docker: t.Any) -> None:
+    oom = b"[2026-11-29 22:42:50 TP1] Scheduler hit an exception: Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory.\n\n"
+    docker.start(began="2026-11-29T22:43:00.5Z")
+    docker.inspection["RestartCount"] = 3
+    docker.log = [(STAMP.format(second), text) for second, text in ((24, BEGIN), (25, INIT), (49, LOAD), (50, oom))]
+    docker.log += [("2026-11-29T22:43:01.000000000Z", BEGIN)]
+    found = again(docker, {})
+    assert (found["restarts"], found["reading"]["phase"]) == (3, "parse_args")
+    assert found["reading"]["earlier"] == [{"phase": "load_weights", "cause": "oom"}]
+    assert found["reading"]["candidates"] == []
+    # It is read once a start.
+    count = len(docker.queries)
+    found = again(docker, found["state"])
+    assert found["reading"]["earlier"] == [{"phase": "load_weights", "cause": "oom"}] and len(docker.queries) == count + 1
