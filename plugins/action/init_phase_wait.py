@@ -19,6 +19,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._typ
 from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _log_files
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board, forks
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._diagnosis_plan import NOWHERE
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._watch import Options, Unreachable, Watch
 
 PROBE = "sparkstack.inference.init_phase_probe"
@@ -101,8 +102,7 @@ class ActionModule(ActionBase):
             records.append(record)
         if len({record["rank"] for record in records}) < len(records):
             return _refuse("Two of the logs have the same rank.")
-        verdict = judge(records, limits)
-        return self._result(dict(verdict, notes=[*verdict["notes"], *_log_files.doubts(records)], over=False))
+        return self._result(dict(judge(records, limits), over=False))
 
     def _read(self, node: str, path: str) -> tuple[dict[str, t.Any], float]:
         """What a log tells, and the seconds since it was written to; :raises ValueError: where it is no text."""
@@ -157,7 +157,12 @@ class ActionModule(ActionBase):
 
     def _probe(self, state: dict[str, t.Any], peers: list[str]) -> dict[str, t.Any]:
         arguments = {key: self.args[key] for key in ("container", "docker_host", "engine", "health_url")}
-        return self._module(PROBE, {**arguments, "state": state, "peers": peers}, "the look at the container failed")
+        found = self._module(PROBE, {**arguments, "state": state, "peers": peers}, "the look at the container failed")
+        if not found["exists"]:
+            # The name is what the user can correct; the playbook diagnose gives one that no container can have where it knows none.
+            name = "" if self.args["container"] == NOWHERE else self.args["container"]
+            found["scene"] = {**(found.get("scene") or {}), "absent": name}
+        return found
 
     def _closer(self, arguments: dict[str, t.Any]) -> dict[str, t.Any]:
         known = {key: self.args[key] for key in ("container", "docker_host")}

@@ -4,11 +4,9 @@
 
 # Note that this plugin util is private to the collection: it can change at any time.
 
-"""What can be wrong with the log files that a user gives: none there, none that is text, one of something else, too few, in the wrong order."""
+"""What can be wrong with the log files that a user gives before a line of them is read: none there, none that is text."""
 
 from __future__ import annotations
-
-import typing as t
 
 _COMPRESSED = {b"\x1f\x8b": "gunzip", b"\xfd7zXZ\x00": "unxz", b"\x28\xb5\x2f\xfd": "unzstd", b"BZh": "bunzip2", b"PK\x03\x04": "unzip"}
 """What a compressed file begins with, and what unpacks it."""
@@ -38,23 +36,3 @@ def unreadable(node: str, path: str, start: bytes) -> str:
     if b"\0" in start[:512]:
         return f"The log of {node}, {path}, is no text: name the file that docker logs gave."
     return ""
-
-
-def doubts(records: t.Sequence[t.Mapping[str, t.Any]]) -> list[str]:
-    """Sentences about logs that may not be what the user takes them for.
-
-    :param records: as C(_records) describes them.
-    """
-    found = []
-    read = [(record, record["reading"]) for record in records if record.get("reading")]
-    for record, reading in read:
-        if reading["last_line"] and not reading["engine"] and not reading["candidates"]:
-            found.append(f"The log of {record['node']} has no line that SGLang or vLLM is known to write: look whether it is the right file.")
-        claimed = str(reading["claims"].get("rank", record["rank"]))
-        if claimed != str(record["rank"]):
-            found.append(f"The log of {record['node']} says that it is rank {claimed}, and it was given as rank {record['rank']}: give the head's log first.")
-    told = {int(reading["claims"]["ranks"]) for _record, reading in read if str(reading["claims"].get("ranks", "")).isdigit()}
-    if told and max(told) > len(records):
-        given = "one log was" if len(records) == 1 else f"{len(records)} logs were"
-        found.append(f"The logs tell of {max(told)} ranks, and {given} given: give those of the other nodes too, which makes the verdict surer.")
-    return found

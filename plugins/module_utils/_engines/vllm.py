@@ -208,6 +208,7 @@ LOG = Log(
     claims={
         "rank": r"\bworld_size=\d+ rank=(\d+) ",
         "ranks": r"\bworld_size=(\d+) rank=",
+        "local": r"\blocal_rank=([1-9]\d*) ",
         "rendezvous": r"\bdistributed_init_method=tcp://(\S+)",
     },
     last_sign="kv_cache",

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What is said of log files that can't be read, or are not what the user takes them for."""
+"""What is said of log files that can't be read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import bz2
 import gzip
 import lzma
 import pathlib
-import typing as t
 
 import pytest
 
-from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _log_files as subject
 
 CASE = pathlib.Path(__file__).parents[3] / "fixtures" / "logs" / "sglang-gpu" / "ready-cold"
@@ -46,26 +44,3 @@ def test_what_cannot_be_opened(tmp_path: pathlib.Path) -> None:
         told.append(subject.refused("a", str(path), caught.value))
     assert told == [f"The log of a, {tmp_path}, is a folder: name the file in it.", f"There is no log {tmp_path}/none for a: correct its path."]
     assert subject.refused("a", "/x", PermissionError(13, "Permission denied")) == "The log of a cannot be read: [Errno 13] Permission denied."
-
-
-def record(node: str, rank: int, log: bytes) -> dict[str, t.Any]:
-    timeline = Timeline("auto", 2026)
-    timeline.feed(log)
-    return {"node": node, "rank": rank, "reading": timeline.reading()}
-
-
-def test_doubts() -> None:
-    head, worker = TEXT, (CASE / "worker.log").read_bytes()
-    assert subject.doubts([record("a", 0, head), record("b", 1, worker)]) == []
-    assert subject.doubts([record("a", 0, head), {"node": "b", "rank": 1, "started": False}]) == []
-    assert subject.doubts([record("a", 0, worker), record("b", 1, head)]) == [
-        "The log of a says that it is rank 1, and it was given as rank 0: give the head's log first.",
-        "The log of b says that it is rank 0, and it was given as rank 1: give the head's log first.",
-    ]
-    assert subject.doubts([record("a", 0, head)]) == [
-        "The logs tell of 2 ranks, and one log was given: give those of the other nodes too, which makes the verdict surer."
-    ]
-    assert subject.doubts([record("a", 0, b"hello\nworld\n")]) == [
-        "The log of a has no line that SGLang or vLLM is known to write: look whether it is the right file."
-    ]
-    assert subject.doubts([record("a", 0, b"")]) == []
