@@ -71,6 +71,13 @@ def found(log: str, **known: t.Any) -> dict[str, t.Any]:
     }
 
 
+def vllm(log: str) -> dict[str, t.Any]:
+    """A rank of vLLM whose engine nobody has named."""
+    timeline = Timeline("auto", 2026)
+    timeline.feed(log)
+    return found("", reading=timeline.reading())
+
+
 class Action(subject.ActionModule):
     """The action with its surroundings scripted."""
 
@@ -190,6 +197,31 @@ def test_a_node_that_does_not_answer(look: t.Any) -> None:
     assert result["failed"] is True and result["culprit"] == "spark1"
     assert ("Docker does not answer on /x: gone" in result["summary"]) or ("no route" in result["summary"])
     assert 30 <= action.clock() - 1795992130.0 < 33
+
+
+def test_the_head_alone_says_how_many_ranks_there_are() -> None:
+    result = run(Action({"container": "hh", "timeout": 0}, vllm((LOGS / "vllm-cpu" / "ready" / "head.log").read_text())))
+    assert (result["verdict"], result["summary"]) == ("ready", "The head serves; 1 of its 2 ranks was looked at.")
+
+
+def test_a_worker_alone_is_judged_by_the_number_that_it_tells() -> None:
+    result = run(Action({"container": "ww", "timeout": 0}, vllm((LOGS / "vllm-cpu" / "ready" / "worker.log").read_text())))
+    assert result["verdict"] == "starting" and "the head, whose log alone tells whether they serve, was not looked at" in result["summary"]
+    assert "The log of spark1 says that it is rank 1, and it was given as rank 0: give the head's first. It is judged as rank 1." in result["notes"]
+    assert result["nodes"]["spark1"]["rank"] == 1
+
+
+@pytest.mark.parametrize(("name", "words"), [("ww", "There is no container ww on spark1"), ("-", "There is no container of an engine on spark1")])
+def test_a_container_that_is_not_there_is_named(name: str, words: str, tmp_path: pathlib.Path) -> None:
+    head = vllm((LOGS / "vllm-cpu" / "ready" / "head.log").read_text())
+    (tmp_path / "board-task").mkdir()
+    record = {"node": "spark2", "rank": 0, **{key: head[key] for key in ("started", "running", "reading")}, "written": 1795992130.0}
+    (tmp_path / "board-task" / "1.rank.json").write_text(json.dumps(record))
+    absent = {"exists": False, "started": False, "running": False, "now": 1795992130.0, "reading": None, "scene": {"booted": 1.0}, "state": {}}
+    arguments = {"container": name, "rank": 1, "members": ["spark1", "spark2"], "timeout": 0, "closer_look": "never"}
+    result = run(Action(arguments, absent), ["spark1", "spark2"])
+    assert (result["verdict"], result["culprit"]) == ("failed", "spark1")
+    assert result["summary"] == f"{words}; the head, which says that it is ready, needs rank 1."
 
 
 # Logs on the controller.
