@@ -19,7 +19,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret, of_variables
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _bundle
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board, forks
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._diagnosis_plan import ChoiceError, new_file
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._command_line import ChoiceError, new_file
 
 PART = "sparkstack.inference.support_bundle_part"
 FACTS = {"fabric.json": "sparkstack.inference.fabric_facts", "memory.json": "sparkstack.inference.gpu_memory_facts"}
@@ -64,7 +64,7 @@ class ActionModule(ActionBase):
         try:
             path = new_file(args["path"], os.getcwd(), args["force"])
         except ChoiceError as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None
         result.update(changed=True, path=path)
         if self._task.check_mode:
             return result
@@ -78,10 +78,10 @@ class ActionModule(ActionBase):
         files.update(_bundle.common(args["verdict"], args["report"], used))
         try:
             result["size_bytes"] = _bundle.write(path, files, known, args["force"])
-        except FileExistsError as error:
-            raise AnsibleActionFail(f"{path} is there already: name another file, or replace it with force.") from error
+        except FileExistsError:
+            raise AnsibleActionFail(f"{path} is there already: name another file, or replace it with force.") from None
         except OSError as error:
-            raise AnsibleActionFail(f"The support bundle cannot be written: {error}.") from error
+            raise AnsibleActionFail(f"The support bundle cannot be written: {error}.") from None
         return {**result, "files": sorted(files)}
 
     def _part(self, host: str, container: str) -> dict[str, t.Any]:
@@ -150,7 +150,7 @@ def _logs(logs: t.Sequence[t.Mapping[str, t.Any]]) -> dict[str, t.Any]:
             try:
                 files[_name(entry["node"], "container.log")] = _pack(_bundle.part_of_log(entry["path"]))
             except OSError as error:
-                raise AnsibleActionFail(f"The log of {entry['node']} cannot be read: {error}.") from error
+                raise AnsibleActionFail(f"The log of {entry['node']} cannot be read: {error}.") from None
     return {"files": files, "secrets": []}
 
 

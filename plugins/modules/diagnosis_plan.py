@@ -13,7 +13,7 @@ description:
     what the user named. A mistake is answered in one sentence.
   - The order of the ranks is that of the deployment's labels, else that of several named containers, else that of the inventory's groups C(head) and
     C(workers), else what the ranks' logs claim, else that of the play.
-  - It also refuses at once files that could not be written at the end.
+  - It also refuses at once files that could not be written at the end. To know that, it makes an empty file in their folders and removes it again.
   - It runs on the controller and changes nothing.
 author: The sparkstack.inference developers (@sparkstack)
 extends_documentation_fragment:
@@ -25,6 +25,12 @@ attributes:
     description: Indicates this has a corresponding action plugin so some parts of the options can be executed on the controller.
     support: full
 options:
+  variables:
+    description:
+      - The variables that the playbook reads. One of the command line (C(-e)) that is nearly one of them, such as C(log) for C(logs), is refused.
+    type: list
+    elements: str
+    default: []
   hosts:
     description:
       - The hosts of the play, in its order.
@@ -42,6 +48,7 @@ options:
         hosts to names.
       - Without any, the ranks of O(deployment) are taken, or of the only deployment there is, or else, on each node, the newest container that looks like an
         inference engine.
+      - Of a node that has no container of the given names, the only one that looks like an engine is taken, and that is told.
     type: dict
     default: {}
   deployment:
@@ -63,6 +70,7 @@ options:
   claims:
     description:
       - What the ranks' logs claim, by host, as C(reading.claims) of M(sparkstack.inference.init_phase_probe) tells.
+      - They tell the order where nothing else does, and whether a node that has no container of the given name takes part at all.
     type: dict
   logs:
     description:
@@ -73,11 +81,11 @@ options:
     type: raw
   bundle:
     description:
-      - The support bundle that is to be written. Its folder must be there.
+      - The support bundle that is to be written. Its folder must be there, and the file may not be O(json) nor one of O(logs).
     type: str
   json:
     description:
-      - The file for the verdict as JSON. Its folder must be there.
+      - The file for the verdict as JSON. Its folder must be there, and the file may not be O(bundle) nor one of O(logs).
     type: str
   force:
     description:
@@ -116,7 +124,8 @@ plan:
       type: list
       elements: dict
     ordered:
-      description: Whether the order is known. Where it is not, the module is called again with O(claims).
+      description:
+        - Whether it is known which nodes take part, and in which order. Where it is not, the module is called again with O(claims).
       type: bool
     deployment:
       description: The deployment, or nothing for containers that somebody else has started.

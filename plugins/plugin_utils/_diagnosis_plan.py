@@ -13,15 +13,15 @@ import typing as t
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._command_line import ChoiceError, absolute
 
 NOWHERE = "-"
 """Stands for the container of a node that has none: no container can have that name."""
 
+_TOGETHER = 3600
+"""Seconds within which the containers of one launch are made: a dead one from last week is of another."""
+
 Info = t.Mapping[str, t.Any]
-
-
-class ChoiceError(Exception):
-    """It can't be told what is to be judged; the text is a sentence that says what to do."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,18 @@ class Rank:
 
 @dataclass(frozen=True)
 class Choice:
-    """The ranks in order; C(ordered) is false where only their logs can tell the order."""
+    """The ranks in order; C(ordered) is false where their logs must tell more: the order, or who takes part."""
 
     ranks: list[Rank]
     ordered: bool = True
     deployment: str = ""
     notes: list[str] = field(default_factory=list)
+    settled: bool = True
+    """The order is that of the user, the labels or the inventory's groups."""
+    absent: list[str] = field(default_factory=list)
+    """Nodes that have no container to judge, or could not be asked for one."""
+    guessed: dict[str, str] = field(default_factory=dict)
+    """Nodes that have no container of the given name and one that looks like an engine, which is taken; with that name."""
 
 
 def choose(
@@ -143,15 +149,36 @@ def _named(hosts: t.Sequence[str], asked: t.Mapping[str, Info], containers: t.Ma
         silent = [host for host in hosts if host not in asked]
         also = f" ({', '.join(silent)} could not be asked)" if silent else ""
         raise ChoiceError(f"No node has a container {wanted}{also}: correct the name, or leave it out to have one found.{hint}")
-    notes = []
-    for host, (_index, name) in chosen.items():
-        others = [found["name"] for found in asked.get(host, {}).get("found", []) if found["by"] != "name"]
-        if not there.get(host) and others:
-            notes.append(f"{host} has no container {name}. {others[0]} there looks like an engine: if it is of this launch, name it too, the head's first.")
+    notes, guessed = [], {}
+    for host in [host for host in chosen if host in asked and not there[host]]:
+        index, name = chosen[host]
+        others = [found for found in asked[host]["found"] if found["by"] != "name"]
+        likely = _likely(others, [found for founds in there.values() for found in founds])
+        if likely:
+            chosen[host], guessed[host] = (index, likely), name
+        elif others:
+            look = f"{others[0]['name']} there looks like an engine: if it" if len(others) == 1 else f"{_list(others)} there look like engines: if one of them"
+            notes.append(f"{_lacks(host, name)}. {look} is of this launch, name it too, the head's first.")
+    settled = bool(groups) or len(order) < 2
     if len(pair) == len(hosts) and sorted(index for index, _name in chosen.values()) == list(range(len(hosts))):
-        order = sorted(order, key=lambda host: chosen[host][0])
-        return _in_ranks(order, {host: name for host, (_index, name) in chosen.items()}, True, notes)
-    return _in_ranks(order, {host: name for host, (_index, name) in chosen.items()}, bool(groups) or len(order) < 2, notes)
+        order, settled = sorted(order, key=lambda host: chosen[host][0]), True
+    absent = [host for host in order if not there.get(host) and host not in guessed]
+    return _in_ranks(order, {host: name for host, (_index, name) in chosen.items()}, settled, notes, absent, guessed)
+
+
+def _likely(others: t.Sequence[Info], named: t.Sequence[Info]) -> str:
+    """The name of the only container that may be of the launch of the named ones: the only one that runs, or ended and was made with them."""
+    running = [other for other in others if other["running"]]
+    near = running or [other for other in others if any(abs(other["created"] - found["created"]) <= _TOGETHER for found in named)]
+    return str(near[0]["name"]) if len(near) == 1 else ""
+
+
+def _lacks(host: str, name: str) -> str:
+    return f"{host} has no container {name}" if name != NOWHERE else f"No container is named for {host}"
+
+
+def _list(containers: t.Sequence[Info]) -> str:
+    return ", ".join(str(container["name"]) for container in containers)
 
 
 def names(value: t.Any, host: str) -> list[str]:
@@ -182,41 +209,66 @@ def _found(hosts: t.Sequence[str], asked: t.Mapping[str, Info], groups: t.Sequen
         notes.append(f"The container {container['name']} was taken on {host}, by its {container['by']} ({container['image']}: {what}).{aside}")
     order = _in_order(hosts, groups)
     chosen = {host: taken[host]["name"] if host in taken else NOWHERE for host in order}
-    return _in_ranks(order, chosen, bool(groups) or len(order) < 2, notes)
+    return _in_ranks(order, chosen, bool(groups) or len(order) < 2, notes, [host for host in order if host not in taken])
 
 
 def _in_order(hosts: t.Sequence[str], groups: t.Sequence[str]) -> list[str]:
     return [host for host in groups if host in hosts] + [host for host in hosts if host not in groups]
 
 
-def _in_ranks(order: t.Sequence[str], chosen: t.Mapping[str, str], ordered: bool, notes: t.Sequence[str] = ()) -> Choice:
-    return Choice([Rank(host, rank, chosen[host]) for rank, host in enumerate(order)], ordered, "", list(notes))
+def _in_ranks(
+    order: t.Sequence[str],
+    chosen: t.Mapping[str, str],
+    settled: bool,
+    notes: t.Sequence[str],
+    absent: t.Sequence[str],
+    guessed: t.Mapping[str, str] | None = None,
+) -> Choice:
+    ranks = [Rank(host, rank, chosen[host]) for rank, host in enumerate(order)]
+    return Choice(ranks, settled and not absent and not guessed, "", list(notes), settled, list(absent), dict(guessed or {}))
 
 
 def by_claims(choice: Choice, claims: t.Mapping[str, t.Mapping[str, t.Any]]) -> Choice:
-    """The choice in the order that the ranks' own logs claim.
+    """The choice after the ranks' own logs: who takes part, and in which order.
 
     :param claims: C(claims) of each node's log (see C(_timeline)): C(rank), and C(ranks), how many there are.
 
-    Where they say nothing, or two the same, the order stays. Nodes without a container are left out where the logs say that all ranks are there.
+    Where they say nothing, or two the same, the order stays. Nodes that have no container of the given name are left out where the logs of the
+    others say that all ranks are there.
     """
-    told = {rank.node: _number(claims.get(rank.node, {}).get("rank")) for rank in choice.ranks}
-    known = {node: number for node, number in told.items() if number is not None}
     ranks, notes = list(choice.ranks), list(choice.notes)
-    world = {_number(claims.get(rank.node, {}).get("ranks")) for rank in choice.ranks} - {None}
-    if len(world) == 1 and len([rank for rank in ranks if rank.container != NOWHERE]) == world.pop():
-        ranks = [rank for rank in ranks if rank.container != NOWHERE]
-    if known and len(set(known.values())) == len(known) and max(known.values()) < len(ranks):
-        free = [number for number in range(len(ranks)) if number not in known.values()]
-        ranks = [Rank(rank.node, known[rank.node] if rank.node in known else free.pop(0), rank.container) for rank in ranks]
-    elif len(ranks) > 1:
-        notes.append(f"Neither the inventory nor the logs tell which rank is which: {ranks[0].node} is taken for the head, as the first of the inventory.")
-    ranks = [Rank(rank.node, number, rank.container) for number, rank in enumerate(sorted(ranks, key=lambda rank: rank.rank))]
+    sure = [rank for rank in ranks if rank.node not in choice.absent and rank.node not in choice.guessed]
+    worlds = {_claim(claims, rank, "ranks") for rank in sure} - {None}
+    world = worlds.pop() if len(worlds) == 1 else None
+    if world == len(sure):
+        ranks = sure
+    for index, rank in enumerate(ranks):
+        name = choice.guessed.get(rank.node)
+        if name is None:
+            continue
+        other = _claim(claims, rank, "ranks")
+        told = f"{_lacks(rank.node, name)}; {rank.container} there looks like an engine"
+        if other is not None and world is not None and other != world:
+            ranks[index] = replace(rank, container=name)
+            notes.append(f"{told}, but its log tells of another number of ranks, {other} and not {world}: if it is of this launch all the same, name it too.")
+        else:
+            notes.append(f"{told} and was taken: name it too, the head's first, if that is wrong.")
+    if not choice.settled:
+        known = {rank.node: number for rank in ranks for number in [_claim(claims, rank, "rank")] if number is not None}
+        if known and len(set(known.values())) == len(known) and max(known.values()) < len(ranks):
+            free = [number for number in range(len(ranks)) if number not in known.values()]
+            ranks = [replace(rank, rank=known[rank.node] if rank.node in known else free.pop(0)) for rank in ranks]
+        elif len(ranks) > 1:
+            notes.append(f"Neither the inventory nor the logs tell which rank is which: {ranks[0].node} is taken for the head, as the first of the inventory.")
+    ranks = [replace(rank, rank=number) for number, rank in enumerate(sorted(ranks, key=lambda rank: rank.rank))]
     return Choice(ranks, True, choice.deployment, notes)
 
 
-def _number(value: t.Any) -> int | None:
-    return int(value) if str(value or "").isdigit() or value == 0 else None
+def _claim(claims: t.Mapping[str, t.Mapping[str, t.Any]], rank: Rank, what: str) -> int | None:
+    """A number that a rank's log tells; None where it counts processes, of which its node has several."""
+    told = claims.get(rank.node) or {}
+    value = str(told.get(what, ""))
+    return int(value) if value.isdigit() and not told.get("local") else None
 
 
 # Logs.
@@ -238,7 +290,7 @@ def logs(given: t.Any, folder: str) -> list[dict[str, t.Any]]:
     found = []
     for rank, entry in enumerate(entries):
         if isinstance(entry, str):
-            found.append({"node": _stem(entry) if short else entry, "rank": rank, "path": _absolute(entry, folder)})
+            found.append({"node": _stem(entry) if short else entry, "rank": rank, "path": absolute(entry, folder)})
         elif isinstance(entry, t.Mapping):
             path = entry.get("path")
             odd = sorted(str(key) for key in entry if key not in LOG_KEYS)
@@ -250,7 +302,7 @@ def logs(given: t.Any, folder: str) -> list[dict[str, t.Any]]:
             if not path and _true(entry.get("started", True)):
                 raise ChoiceError(f"The log of {entry.get('node', f'rank {rank}')} has no path; say started: false where the rank never ran.")
             defaults = {"node": _stem(path) if path else f"rank{rank}", "rank": rank}
-            found.append({**defaults, **entry, **({"path": _absolute(path, folder)} if path else {})})
+            found.append({**defaults, **entry, **({"path": absolute(path, folder)} if path else {})})
         else:
             raise ChoiceError(f"{entry!r} among logs is neither a path nor a mapping with node, rank and path.")
     nodes = [str(entry["node"]) for entry in found]
@@ -270,25 +322,3 @@ def _true(value: t.Any) -> bool:
 
 def _stem(path: str) -> str:
     return os.path.splitext(os.path.basename(path))[0] or path
-
-
-def _absolute(path: str, folder: str) -> str:
-    return os.path.normpath(os.path.join(folder, os.path.expanduser(path)))
-
-
-def new_file(path: str, folder: str, force: bool) -> str:
-    """The absolute path of a file that is to be written.
-
-    :raises ChoiceError: when its folder is missing or closed to this user, or it is there and C(force) is not given.
-    """
-    whole = _absolute(path, folder)
-    parent = os.path.dirname(whole)
-    if not os.path.isdir(parent):
-        raise ChoiceError(f"There is no folder {parent} for {os.path.basename(whole)} on this machine: make it first, or name another one.")
-    if not os.access(parent, os.W_OK):
-        raise ChoiceError(f"This user may not write into {parent}: name a file in another folder.")
-    if os.path.isdir(whole):
-        raise ChoiceError(f"{whole} is a folder: name a file in it.")
-    if os.path.exists(whole) and not force:
-        raise ChoiceError(f"{whole} is there already: name another file, or replace it with -e force=true.")
-    return whole

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
+import tempfile
 import types
 import typing as t
 
@@ -17,6 +17,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.sparkstack.inference.plugins.action import diagnosis_plan as subject
 
 FOUND = {"name": "vllm", "id": "1", "image": "vllm:1", "command": "vllm serve", "by": "command"}
+NAMES = {"name": "vllm", "id": "1", "image": "vllm:1", "command": "vllm serve", "by": "name", "running": True, "created": 0}
 NODE = {"docker": {"reachable": True}, "containers": [], "found": [FOUND]}
 
 
@@ -25,6 +26,7 @@ class Action(subject.ActionModule):
 
     def __init__(self, arguments: dict[str, t.Any]) -> None:
         self._task = types.SimpleNamespace(args=arguments)
+        self._loader = None
 
     def validate_argument_spec(self, argument_spec: dict[str, t.Any] | None = None, **_known: t.Any) -> tuple[t.Any, dict[str, t.Any]]:
         result = ArgumentSpecValidator(argument_spec).validate(self._task.args)
@@ -80,6 +82,9 @@ def test_without_hosts_and_logs_only_the_files_are_checked() -> None:
         ({"bundle": "old", "force": False}, "is there already"),
         ({"logs": 3}, "logs must be a list"),
         ({"hosts": ["a"], "nodes": {}}, "No node could be looked at: none can be reached."),
+        ({"bundle": "x", "json": "./x"}, "/x would be the verdict as JSON and the bundle: give each a file of its own."),
+        ({"logs": "old", "json": "old"}, "/old would be the verdict as JSON and the log of old: give each a file of its own."),
+        ({"bundle": "/proc/b.tar.gz", **CHOICE}, "No file b.tar.gz can be made in /proc"),
     ],
 )
 def test_refusals(arguments: dict[str, t.Any], sentence: str, tmp_path: pathlib.Path) -> None:
@@ -88,8 +93,26 @@ def test_refusals(arguments: dict[str, t.Any], sentence: str, tmp_path: pathlib.
         plan(**arguments)
 
 
-def test_a_folder_that_is_closed_is_told_before_anything_is_looked_at(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_variable_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "load_extra_vars", lambda loader: {"log": "head.log"})
+    with pytest.raises(AnsibleActionFail, match=r"^There is no variable log: do you mean logs\?$"):
+        plan(variables=["logs", "json"])
+    assert plan() == {"bundle": "", "json": ""}
+
+
+def test_the_logs_tell_whether_a_node_without_the_container_takes_part() -> None:
+    choice = {"hosts": ["a", "b"], "nodes": {"a": {**NODE, "found": [NAMES]}, "b": {**NODE, "found": []}}, "containers": {"a": "vllm", "b": "vllm"}}
+    first = plan(**choice, head=["a"], workers=["b"])
+    assert order(first) == ["a", "b"] and not first["ordered"]
+    assert order(plan(**choice, head=["a"], workers=["b"], claims={"a": {"rank": "0", "ranks": "1"}})) == ["a"]
+    assert order(plan(**choice, head=["a"], workers=["b"], claims={"a": {"rank": "0", "ranks": "2"}, "b": None})) == ["a", "b"]
+
+
+def test_a_folder_that_is_closed_is_told_before_anything_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     # The tests may run as root, to whom no folder is closed.
-    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (str(tmp_path), os.W_OK))
-    with pytest.raises(AnsibleActionFail, match="This user may not write into .*: name a file in another folder"):
+    def closed(**_known: t.Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "mkstemp", closed)
+    with pytest.raises(AnsibleActionFail, match=r"No file b.tar.gz can be made in .* \(Permission denied\): name a file in another folder"):
         plan(bundle="b.tar.gz")

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import typing as t
 
 import pytest
@@ -20,8 +19,12 @@ def ours(name: str, rank: int, ranks: int = 2, started: str = "2026-11-29T22:00:
     return {"name": f"{name}-rank{rank}", "deployment": name, "rank": rank, "ranks": ranks, "started_at": started, **known}
 
 
-def other(name: str, by: str = "command") -> dict[str, t.Any]:
-    return {"name": name, "id": name.ljust(64, "0"), "image": "vllm:1", "command": "vllm serve /m", "by": by}
+NOW = 1795992120
+
+
+def other(name: str, by: str = "command", running: bool = True, created: int = NOW) -> dict[str, t.Any]:
+    state = {"running": running, "created": created}
+    return {"name": name, "id": name.ljust(64, "0"), "image": "vllm:1", "command": "vllm serve /m", "by": by, **state}
 
 
 def node(*containers: dict[str, t.Any], found: t.Sequence[dict[str, t.Any]] = ()) -> dict[str, t.Any]:
@@ -101,11 +104,98 @@ def test_named_containers(container: t.Any, expected: list[tuple[str, int, str]]
     assert sorted(ranks(choose(NAMED, container, groups=HOSTS))) == sorted(expected)
 
 
-def test_a_node_without_that_name_but_with_an_engine_is_told() -> None:
+TWO = {"rank": "0", "ranks": "2"}, {"rank": "1", "ranks": "2"}
+TAKEN = "spark2 has no container hh; ww there looks like an engine and was taken: name it too, the head's first, if that is wrong."
+
+
+def after(choice: subject.Choice, *claims: dict[str, str]) -> subject.Choice:
+    assert not choice.ordered
+    return subject.by_claims(choice, dict(zip(HOSTS, claims, strict=False)))
+
+
+@pytest.mark.parametrize("groups", [HOSTS, []])
+@pytest.mark.parametrize("claims", [TWO, ()])
+def test_the_only_engine_of_a_node_that_lacks_the_name_is_taken_and_told(groups: list[str], claims: tuple[dict[str, str], ...]) -> None:
+    nodes = {"spark1": node(found=[other("hh", "name")]), "spark2": node(found=[other("ww"), other("old", running=False)])}
+    choice = after(choose(nodes, "hh", groups=groups), *claims)
+    assert ranks(choice) == [("spark1", 0, "hh"), ("spark2", 1, "ww")] and choice.ordered
+    assert choice.notes[0] == TAKEN
+    assert len(choice.notes) == (1 if groups or claims else 2)
+
+
+def test_the_engine_taken_beside_two_names() -> None:
+    nodes = {"spark1": node(found=[other("hh", "name")]), "spark2": node(found=[other("xx")])}
+    choice = after(choose(nodes, "hh,ww", groups=HOSTS), *TWO)
+    assert ranks(choice) == [("spark1", 0, "hh"), ("spark2", 1, "xx")]
+    assert choice.notes == ["spark2 has no container ww; xx there looks like an engine and was taken: name it too, the head's first, if that is wrong."]
+    # A worker that is named first keeps its place.
+    choice = after(choose(nodes, "ww,hh", groups=HOSTS))
+    assert ranks(choice) == [("spark2", 0, "xx"), ("spark1", 1, "hh")]
+
+
+def test_an_engine_that_is_taken_is_put_where_its_log_says() -> None:
+    nodes = {"spark1": node(found=[other("ww")]), "spark2": node(found=[other("hh", "name")])}
+    assert ranks(after(choose(nodes, "hh"), TWO[1], TWO[0])) == [("spark2", 0, "hh"), ("spark1", 1, "ww")]
+
+
+@pytest.mark.parametrize(
+    "others, notes",
+    [
+        ([], []),
+        (
+            [other("ww"), other("xx")],
+            ["spark2 has no container hh. ww, xx there look like engines: if one of them is of this launch, name it too, the head's first."],
+        ),
+        # It ended last week: no rank of what was started today.
+        (
+            [other("ww", running=False, created=NOW - 604800)],
+            ["spark2 has no container hh. ww there looks like an engine: if it is of this launch, name it too, the head's first."],
+        ),
+    ],
+)
+def test_no_engine_is_taken_where_it_may_be_another(others: list[dict[str, t.Any]], notes: list[str]) -> None:
+    nodes = {"spark1": node(found=[other("hh", "name")]), "spark2": node(found=others)}
+    choice = after(choose(nodes, "hh", groups=HOSTS), TWO[0])
+    assert ranks(choice) == [("spark1", 0, "hh"), ("spark2", 1, "hh")] and choice.notes == notes
+
+
+def test_a_dead_engine_of_the_same_hour_is_taken() -> None:
+    nodes = {"spark1": node(found=[other("hh", "name")]), "spark2": node(found=[other("ww", running=False, created=NOW + 60)])}
+    assert ranks(after(choose(nodes, "hh", groups=HOSTS), *TWO))[1] == ("spark2", 1, "ww")
+
+
+def test_an_engine_of_another_launch_is_not_taken() -> None:
     nodes = {"spark1": node(found=[other("hh", "name")]), "spark2": node(found=[other("ww")])}
-    note = "spark2 has no container hh. ww there looks like an engine: if it is of this launch, name it too, the head's first."
-    assert choose(nodes, "hh", groups=HOSTS).notes == [note]
-    assert choose(NAMED, "a,b", groups=HOSTS).notes == []
+    choice = after(choose(nodes, "hh", groups=HOSTS), TWO[0], {"rank": "0", "ranks": "1"})
+    assert ranks(choice) == [("spark1", 0, "hh"), ("spark2", 1, "hh")]
+    assert choice.notes == [
+        "spark2 has no container hh; ww there looks like an engine, but its log tells of another number of ranks, 1 and not 2: if it is of this "
+        "launch all the same, name it too."
+    ]
+
+
+@pytest.mark.parametrize("by, found", [("name", []), ("name", [other("ww")]), ("command", [])])
+def test_a_launch_on_one_node_needs_no_other(by: str, found: list[dict[str, t.Any]]) -> None:
+    nodes = {"spark1": node(found=[other("hh", by)]), "spark2": node(found=found)}
+    choice = after(choose(nodes, "hh" if by == "name" else "", groups=HOSTS), {"rank": "0", "ranks": "1"})
+    assert ranks(choice) == [("spark1", 0, "hh")]
+    assert not [note for note in choice.notes if "spark2" in note]
+
+
+def test_a_node_for_which_nothing_is_named() -> None:
+    nodes = {"spark1": node(found=[other("hh", "name")]), "spark2": node(found=[other("ww")])}
+    choice = after(choose(nodes, {"spark1": "hh"}, groups=HOSTS), *TWO)
+    assert ranks(choice) == [("spark1", 0, "hh"), ("spark2", 1, "ww")]
+    assert choice.notes[0].startswith("No container is named for spark2; ww there looks like an engine and was taken")
+
+
+def test_a_node_that_does_not_answer_keeps_its_place() -> None:
+    nodes = {"spark1": node(found=[other("hh", "name")]), "spark2": {}}
+    assert ranks(after(choose(nodes, "hh", groups=HOSTS), TWO[0])) == [("spark1", 0, "hh"), ("spark2", 1, "hh")]
+
+
+def test_names_that_are_all_there() -> None:
+    assert choose(NAMED, "a,b", groups=HOSTS).notes == [] and choose(NAMED, "a,b", groups=HOSTS).ordered
 
 
 def test_a_name_that_no_node_has_is_a_mistake() -> None:
@@ -169,12 +259,3 @@ def test_logs() -> None:
 def test_logs_that_are_none(given: t.Any, sentence: str) -> None:
     with pytest.raises(subject.ChoiceError, match=sentence):
         subject.logs(given, "/here")
-
-
-def test_a_new_file(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "old").touch()
-    assert subject.new_file("new", str(tmp_path), False) == str(tmp_path / "new")
-    assert subject.new_file("old", str(tmp_path), True) == str(tmp_path / "old")
-    for name, sentence in (("old", "is there already"), ("no/new", "There is no folder"), (".", "is a folder")):
-        with pytest.raises(subject.ChoiceError, match=sentence):
-            subject.new_file(name, str(tmp_path), False)
