@@ -20,7 +20,7 @@ options:
     type: dict
     required: true
   width:
-    description: The characters in a line of prose.
+    description: The characters in a line of prose, at least one. A word that is longer stays whole.
     type: int
     default: 120
   detail:

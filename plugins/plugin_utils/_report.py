@@ -22,6 +22,10 @@ _EVIDENCE = {"short": 3, "normal": 24, "full": 10**6}
 _WHOLE = (" ", "stack of ", "kernel: ")
 """What begins a line of the closer look that is somebody else's and stays whole."""
 
+_NARROW = 16
+"""Characters that there must be beside a head for a text to stand beside it."""
+_BELOW = "    "
+
 Node = t.Mapping[str, t.Any]
 
 
@@ -31,15 +35,17 @@ def report(verdict: t.Mapping[str, t.Any], width: int = 120, detail: str = "norm
     :param verdict: what M(sparkstack.inference.init_phase_wait) returned.
     :param width: characters in a line of prose; log lines stay whole, so that they can be searched for.
     :param detail: C(short) leaves the closer look out and all but three lines of evidence, C(full) leaves nothing out.
-    :raises ValueError: when that is no verdict.
+    :raises ValueError: when that is no verdict, or no width.
     """
+    if width < 1:
+        raise ValueError(f"width must be the number of characters in a line, not {width}.")
     if not isinstance(verdict, t.Mapping) or not verdict.get("verdict"):
         raise ValueError("This is no verdict: give what init_phase_wait returned.")
     nodes: list[tuple[str, Node]] = sorted((verdict.get("nodes") or {}).items(), key=lambda pair: pair[1].get("rank") or 0)
     lines = _prose(f"{str(verdict['verdict']).upper()}: ", verdict.get("summary") or "", width, indent=2)
     if verdict["verdict"] != "ready":
         lines += _prose("  remedy    ", verdict.get("remedy") or "", width)
-        lines += [f"  cause     {_cause(verdict)}"]
+        lines += _prose("  cause     ", _cause(verdict), width)
     lines += evidence(verdict.get("evidence") or [], _EVIDENCE[detail])
     lines += [""]
     column = max((len(name) for name, _node in nodes), default=0)
@@ -72,7 +78,12 @@ def report(verdict: t.Mapping[str, t.Any], width: int = 120, detail: str = "norm
 def _prose(head: str, text: str, width: int, indent: int | None = None) -> list[str]:
     """A paragraph behind its head, the lines after the first one indented as the text is."""
     hang = " " * (len(head) if indent is None else indent)
-    return textwrap.wrap(text, max(40, width), initial_indent=head, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False) or [head.rstrip()]
+    first: list[str] = []
+    if head.strip() and width - len(head) < _NARROW:
+        # The head has a line of its own, and what it is about stands below it.
+        first, head, hang = [head.rstrip()], _BELOW, _BELOW
+    told = textwrap.wrap(text, width, initial_indent=head, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
+    return [*first, *told] or [head.rstrip()]
 
 
 def _cause(verdict: t.Mapping[str, t.Any]) -> str:

@@ -71,6 +71,23 @@ def test_a_launch_that_serves_is_short() -> None:
     ]
 
 
+@pytest.mark.parametrize("width", [1, 20, 39, 60])
+def test_a_narrow_report_is_as_narrow_as_it_was_asked_for(width: int) -> None:
+    verdict = {**verdict_of(LOGS / "vllm-cpu" / "kv-cache-too-big"), "evidence": [], "notes": ["A note of some words."]}
+    lines = _report.report(verdict, width, "full")
+    # A word longer than the line stays whole, behind what it is indented by; so does the head of a line, which has no spaces to break at.
+    heads = ("FAILED:", "  remedy", "  cause", "  note", "  rank 0  spark1", "  rank 1  spark2", "  closer look at")
+    assert not [line for line in lines if len(line) > width and len(line.split()) > 1 and not line.startswith(heads)]
+    told = " ".join(" ".join(lines).split())
+    for part in (verdict["summary"], verdict["remedy"], "A note of some words."):
+        assert " ".join(part.split()) in told
+
+
+def test_a_width_that_is_none() -> None:
+    with pytest.raises(ValueError, match="width must be the number of characters in a line, not 0"):
+        _report.report({"verdict": "ready"}, 0)
+
+
 @pytest.mark.parametrize("most, kept", [(24, 24), (3, 3), (10**6, 100)])
 def test_long_evidence_keeps_its_beginning_and_more_of_its_end(most: int, kept: int) -> None:
     lines = _report.evidence(["\n".join(f"line {number}" for number in range(100))], most)
