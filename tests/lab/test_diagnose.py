@@ -149,6 +149,8 @@ def test_a_bundle_holds_no_secret_in_any_file(folder: pathlib.Path) -> None:
         ("-e deployment=nope", "No node has a rank of 'nope': no node has a deployment."),
         ("-e bundle=support.tar.gz", "support.tar.gz is there already: name another file or replace it with -e force=true."),
         ("-e bundle=none/support.tar.gz", "There is no folder"),
+        ("-e bundle=/proc/support.tar.gz", "No file support.tar.gz can be made in /proc"),
+        ("-e bundel=other.tar.gz", "There is no variable bundel: do you mean bundle?"),
     ],
 )
 def test_a_mistake_is_answered_in_one_sentence(words: str, sentence: str, folder: pathlib.Path) -> None:
@@ -180,6 +182,17 @@ def test_a_relaunch_asks_nccl_and_tells_how_it_ends(folder: pathlib.Path) -> Non
 def test_a_healthy_deployment_and_then_a_dead_rank_of_it(folder: pathlib.Path) -> None:
     text = told(run(f"ansible-playbook {DIAGNOSE} -i sparks.ini -e strict=true", folder))
     assert "READY: All 2 ranks serve." in text and "closer look" not in text
+    head, worker = (play.RANKS[name] for name in ("spark1", "spark2"))
+    # The worker's container has another name, and nothing is wrong with it.
+    text = told(run(f"ansible-playbook {DIAGNOSE} -i sparks.ini -e container={head}", folder))
+    assert "READY: All 2 ranks serve." in text
+    assert f"spark2 has no container {head}; {worker} there looks like an engine and was taken: name it too" in text
+    # The worker's comes first, and it is the only one that is looked at.
+    text = told(run(f"ansible-playbook {DIAGNOSE} -i sparks.ini -e container={worker} --limit spark2", folder))
+    assert "STARTING: spark2 (rank 1) came as far as the log of a worker shows; the head whose log alone tells" in text
+    assert "The log of spark2 says that it is rank 1 and it was given as rank 0" in text and "The logs tell of 2 ranks and one was looked at" in text
+    text = told(run(f"ansible-playbook {DIAGNOSE} -i sparks.ini --limit spark1", folder))
+    assert "READY: The head serves; 1 of its 2 ranks was looked at." in text
     play.node("spark2", f"docker kill {play.RANKS['spark2']}")
     command = f"ansible-playbook {DIAGNOSE} -i sparks.ini -e deployment={play.DEPLOYMENT} -e bundle=dead.tar.gz -e @secret.yml"
     text = told(run(command, folder))

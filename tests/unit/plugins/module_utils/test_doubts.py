@@ -164,6 +164,7 @@ def test_logs_without_a_line_of_an_engine(records: list[dict[str, t.Any]], summa
     verdict = judge(records)
     assert (verdict["verdict"], verdict["summary"], verdict["culprit"]) == ("starting", summary, None)
     assert verdict["remedy"].startswith("Name the container in which the engine runs, or the file that its log was written to;")
+    assert verdict["notes"] == []
 
 
 def test_one_log_of_two_without_a_line_of_an_engine() -> None:
@@ -171,6 +172,11 @@ def test_one_log_of_two_without_a_line_of_an_engine() -> None:
     verdict = judge([rank("a", 0, head[: head.index(b"Load weight begin")], quiet_seconds=5.0), rank("b", 1, "", quiet_seconds=5.0)])
     assert verdict["verdict"] == "starting" and verdict["remedy"].startswith("Name the container in which the engine runs")
     assert verdict["summary"].endswith(" Nothing can be told of b (rank 1): its log is empty.")
+
+
+def test_one_log_of_something_else_beside_a_head_that_serves() -> None:
+    verdict = judge([rank("a", 0, logs("vllm-cpu/ready")[0]), rank("b", 1, FOREIGN)])
+    assert verdict["notes"] == ["The log of b has no line that SGLang or vLLM is known to write: look whether it is the right one."]
 
 
 def test_a_container_may_yet_come_to_its_first_line() -> None:
