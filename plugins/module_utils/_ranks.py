@@ -71,6 +71,7 @@ def describe(inspection: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
         "running": bool(state.get("Running")) and not state.get("Restarting"),
         "exit_code": state.get("ExitCode"),
         "oom_killed": bool(state.get("OOMKilled")),
+        "created_at": inspection.get("Created"),
         "started_at": state.get("StartedAt"),
         "finished_at": state.get("FinishedAt"),
         "restart_count": inspection.get("RestartCount", 0),

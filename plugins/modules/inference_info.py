@@ -160,8 +160,11 @@ containers:
     oom_killed:
       description: Whether the kernel killed it for memory.
       type: bool
+    created_at:
+      description: When it was made, by the node's clock, in ISO 8601.
+      type: str
     started_at:
-      description: When it was started, by the node's clock, in ISO 8601.
+      description: When it was started last, likewise.
       type: str
     finished_at:
       description: When it ended, likewise.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import RankSpec
 from ansible_collections.sparkstack.inference.plugins.module_utils._options import Parser
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _container
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._recipe import Recipe
 
 GIB = 1024**3
@@ -73,6 +73,8 @@ class Plan:
     assumed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
+    away: float | None = None
+    """Seconds until it serves (again), as its last start took; None where nothing starts or none is known."""
     endpoint: str = ""
     arguments_checked: str | None = None
 
@@ -92,13 +94,13 @@ def ranks(head: t.Sequence[str], workers: t.Sequence[str], in_play: t.Collection
     missing = [host for host in hosts if host not in in_play]
     if missing:
         raise ValueError(
-            f"{_and(missing)} {'is' if len(missing) == 1 else 'are'} left out of this run, but a launch needs all its "
+            f"{_actual.listed(missing)} {'is' if len(missing) == 1 else 'are'} left out of this run, but a launch needs all its "
             f"ranks ({', '.join(hosts)}): run it without --limit."
         )
     without = [host for host in in_play if host not in hosts]
     if without:
         raise ValueError(
-            f"{_and(without)} {'takes' if len(without) == 1 else 'take'} part in this run, but {'is' if len(without) == 1 else 'are'} neither "
+            f"{_actual.listed(without)} {'takes' if len(without) == 1 else 'take'} part in this run, but {'is' if len(without) == 1 else 'are'} neither "
             "in the inventory's group 'head' nor in 'workers': put every node into one of them, or leave it out of 'sparks'."
         )
     return hosts
@@ -127,9 +129,11 @@ def make(recipe: Recipe, nodes: t.Sequence[Node], settings: Settings) -> Plan:
         return plan
     plan.requests = [_request(plan, settings, rank) for rank in range(len(plan.nodes))]
     _check_arguments(plan, settings)
-    _check_memory(plan)
     _decide(plan, settings)
+    _check_memory(plan)
     _check_ports(plan)
+    if plan.action in ("start", "restart"):
+        plan.away = _actual.seconds_to_ready([node.info for node in plan.nodes], recipe.name)
     plan.launch_id = settings.new_launch_id if plan.action in ("start", "restart") else _launch_id(plan)
     plan.endpoint = f"http://{settings.endpoint_host or plan.nodes[0].name}:{recipe.port}/v1"
     if settings.listen_address in ("0.0.0.0", "::") and not settings.api_key:
@@ -237,6 +241,8 @@ def _check_memory(plan: Plan) -> None:
     if not share:
         plan.assumed.append("the model fits: the size of its weights is not known")
         return
+    if plan.action not in ("start", "restart"):
+        return
     if not plan.nodes[0].model.get("weight_bytes"):
         plan.assumed.append(f"the weights are {gib(plan.recipe.model_bytes)}, as the recipe says")
     for node in plan.nodes:
@@ -247,14 +253,22 @@ def _check_memory(plan: Plan) -> None:
             plan.problems.append(
                 f"{node.name} has {gib(total)} of memory, but its rank needs {gib(share)} for the weights alone: take more nodes or a smaller model."
             )
-        elif share > available and not _own(plan, node):
+        elif _own(plan, node):
+            # What the old rank holds comes back when it goes; how much that is, not every driver tells. What others hold stays.
+            others = _actual.held_by_others(node.info, node.memory, plan.recipe.name)
+            if share > total - others:
+                plan.problems.append(
+                    f"Others hold {gib(others)} of the {gib(total)} of {node.name}, but its rank needs {gib(share)} for the weights alone: "
+                    f"{_holder(plan, node)}."
+                )
+        elif share > available:
             plan.problems.append(
-                f"{node.name} has {gib(available)} of {gib(total)} available, but its rank needs {gib(share)} for the weights alone: {_holder(node)}."
+                f"{node.name} has {gib(available)} of {gib(total)} available, but its rank needs {gib(share)} for the weights alone: {_holder(plan, node)}."
             )
 
 
-def _holder(node: Node) -> str:
-    largest = next(iter(node.memory.get("processes") or []), None)
+def _holder(plan: Plan, node: Node) -> str:
+    largest = next(iter(_actual.others(node.info, node.memory, plan.recipe.name)), None)
     if not largest:
         return "see what holds the memory there (ps aux --sort -rss) and stop it"
     container = largest.get("container")
@@ -273,37 +287,19 @@ def _launch_id(plan: Plan) -> str:
 
 def _decide(plan: Plan, settings: Settings) -> None:
     """A deployment is healthy only if every rank runs, of one launch and as wanted, and the head answers a request."""
-    present = [(node, _own(plan, node)) for node in plan.nodes]
-    if not any(containers for _node, containers in present):
+    name, head = plan.recipe.name, plan.nodes[0]
+    if not any(_own(plan, node) for node in plan.nodes):
         plan.action, plan.reasons = "start", ["it runs on no node"]
         return
-    launches = set()
-    for rank, (node, containers) in enumerate(present):
-        wanted = _container.name(plan.recipe.name, rank)
-        mine = next((container for container in containers if container["name"] == wanted), None)
-        extra = sorted(container["name"] for container in containers if container["name"] != wanted)
-        if extra:
-            plan.reasons.append(f"{node.name} also has {_and(extra)}, which is not its rank")
-        if mine is None:
-            plan.reasons.append(f"rank {rank} is missing on {node.name}")
-            continue
-        launches.add(mine["launch_id"])
-        if not mine["running"]:
-            plan.reasons.append(f"rank {rank} on {node.name} has ended ({_ending(mine)})")
-        shown = _container.public(plan.requests[rank])
-        if mine["spec_hash"] != _container.spec_hash(shown):
-            found = _container.differences(mine["spec"], shown)
-            plan.differences += [f"{node.name}: {line}" for line in found]
-            plan.reasons.append(f"rank {rank} on {node.name} was started with something else ({_short(found)})")
-    if len(launches) > 1:
-        plan.reasons.append("the ranks are of different launches")
+    wanted = [(node.name, node.info, _container.name(name, rank), _container.public(plan.requests[rank])) for rank, node in enumerate(plan.nodes)]
+    plan.reasons, plan.differences = _actual.compare(wanted, name)
     if settings.restart:
         plan.reasons.append("a restart was asked for")
-    if not plan.reasons and not plan.nodes[0].proof.get("answered"):
-        if plan.nodes[0].verdict == "starting":
+    if not plan.reasons and not head.proof.get("answered"):
+        if head.verdict == "starting":
             plan.action, plan.reasons = "watch", ["all ranks run, and are still starting"]
             return
-        plan.reasons.append(f"all ranks run, but {plan.nodes[0].proof.get('problem') or 'the head was not asked'}")
+        plan.reasons.append(f"all ranks run, but {head.proof.get('problem') or 'the head was not asked'}")
     plan.action = "restart" if plan.reasons else "none"
     if not plan.reasons:
         plan.reasons = ["all ranks run as wanted and the head answered a request"]
@@ -323,22 +319,6 @@ def _check_ports(plan: Plan) -> None:
         plan.problems.append(
             f"Port {listener['port']} on {head.name} is taken by {who if listener['pid'] else 'another program'}: stop it, or set another {what}."
         )
-
-
-def _ending(container: t.Mapping[str, t.Any]) -> str:
-    if container["oom_killed"]:
-        return "killed by the kernel for memory"
-    return f"exit code {container['exit_code']}"
-
-
-def _short(lines: t.Sequence[str]) -> str:
-    if not lines:
-        return "an older form of this collection"
-    return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
-
-
-def _and(names: t.Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _listed(names: t.Sequence[str]) -> str:

@@ -335,3 +335,33 @@ def test_the_screen_shows_all_that_matters() -> None:
         "because    rank 1 on spark2 has ended (exit code 137)",
     ):
         assert part in text, text
+
+
+def test_how_long_it_will_be_away_is_told() -> None:
+    nodes = deployed()
+    nodes[0].info["ledger"] = {"tiny": {"good": {"answered": True, "seconds_to_ready": 95.2}}}
+    assert make(nodes).away is None
+    plan = make(nodes, arguments={"max-model-len": 1024})
+    assert plan.away == 95.2
+    assert "  time       it serves now, and is away about 95 s, as long as its last start took" in _screen.screen(plan)
+    nodes[1].info["containers"] = []
+    nodes[0] = dataclasses.replace(nodes[0], proof={})
+    assert "  time       it serves after about 95 s, as long as its last start took" in _screen.screen(make(nodes))
+
+
+def test_what_others_hold_stops_a_restart_that_can_not_fit() -> None:
+    """A running deployment is not stopped for one that will not fit beside them."""
+    nodes = deployed()
+    nodes[1].memory.update(
+        total_bytes=15 * GIB,
+        available_bytes=1 * GIB,
+        processes=[
+            {"pid": 6, "name": "VLLM::Worker", "used_bytes": 4 * GIB, "container": {"name": "tiny-rank1", "image": "vllm:1"}},
+            {"pid": 7, "name": "python3", "used_bytes": 8 * GIB, "container": {"name": "embeddings", "image": "tei:1"}},
+        ],
+    )
+    assert make(nodes).problems == []
+    assert make(nodes, arguments={"max-model-len": 1024}).problems == [
+        "Others hold 8.0 GiB of the 15.0 GiB of spark2, but its rank needs 10.0 GiB for the weights alone: "
+        "container embeddings (tei:1) holds 8.0 GiB; stop it first."
+    ]

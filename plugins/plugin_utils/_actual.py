@@ -1,0 +1,155 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is private to the collection: it can change at any time.
+
+"""What actually runs against what is wanted, over all ranks together. Pure.
+
+A node's C(info) is the answer of M(sparkstack.inference.inference_info) there.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+import time
+import typing as t
+
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
+
+Info = t.Mapping[str, t.Any]
+Found = t.Mapping[str, t.Any]
+
+_SAME_TIME = 60.0
+"""Seconds between a container's end and the start of its daemon within which the one explains the other: the daemon first stops."""
+_LATER = 30.0
+"""Seconds after its making within which a container's first start comes; one that started later was started again."""
+_APART = 3.0
+"""Seconds by which a rank must be younger than another to be believed so: the nodes were not looked at in the same instant."""
+
+
+def epoch(stamp: str | None) -> float | None:
+    """Docker's time, "2026-11-29T10:00:00.123456789Z", in seconds since the epoch; None where there is none ("0001-01-01T00:00:00Z")."""
+    match = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?Z", stamp or "")
+    if not match or match.group(1).startswith("0001"):
+        return None
+    return calendar.timegm(time.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S")) + float(match.group(2) or 0)
+
+
+def clock(seconds: float) -> str:
+    """A time as Docker writes it, whole seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def ending(info: Info, container: Found) -> str:
+    """How a rank that does not run has ended, in words."""
+    began, finished = epoch(container.get("started_at")), epoch(container.get("finished_at"))
+    booted, daemon = info.get("booted_at"), info.get("docker_started_at")
+    if began is None:
+        return "it was made and never started"
+    if booted is not None and booted > began:
+        return f"lost when its node was rebooted at {clock(booted)}"
+    if daemon is not None and finished is not None and daemon > began and abs(daemon - finished) < _SAME_TIME:
+        return f"lost when Docker was restarted at {clock(daemon)}"
+    if container["oom_killed"]:
+        return "killed by the kernel for memory"
+    return f"exit code {container['exit_code']}"
+
+
+def age(info: Info, container: Found) -> float | None:
+    """Seconds since a rank was started, by its own node's clock; None where it isn't known."""
+    began, now = epoch(container.get("started_at")), info.get("now")
+    return now - began if began is not None and now is not None else None
+
+
+def started_again(container: Found) -> bool:
+    """It was started later than by the launch that made it: by hand, or after a boot."""
+    made, began = epoch(container.get("created_at")), epoch(container.get("started_at"))
+    return made is not None and began is not None and began - made > _LATER
+
+
+def apart(ranks: t.Sequence[tuple[str, Info, Found]]) -> list[str]:
+    """Sentences for running ranks that were not started together, head last: one that comes back alone finds no group.
+
+    :param ranks: node, its info and its container, by rank; those that run.
+    """
+    again = [(node, container["rank"]) for node, _info, container in ranks if started_again(container)]
+    if again and len(again) < len(ranks):
+        return [f"rank {rank} on {node} was started again alone" for node, rank in again]
+    ages = {node: age(info, container) for node, info, container in ranks}
+    if not ranks or ranks[0][2]["rank"] != 0 or ages[ranks[0][0]] is None:
+        return []
+    head = t.cast(float, ages[ranks[0][0]])
+    # A worker is always started before the head.
+    return [
+        f"rank {container['rank']} on {node} was started after the head, so alone"
+        for node, _info, container in ranks[1:]
+        if (seconds := ages[node]) is not None and seconds < head - _APART
+    ]
+
+
+def compare(ranks: t.Sequence[tuple[str, Info, str, dict[str, t.Any]]], deployment: str) -> tuple[list[str], list[str]]:
+    """Why what runs is not what is wanted, and the fields that differ; both empty when all ranks run as wanted.
+
+    :param ranks: by rank: node, its info, the name of its container, and what :func:`_container.public` shows of the wanted one.
+    """
+    reasons: list[str] = []
+    differences: list[str] = []
+    launches = set()
+    running = []
+    for rank, (node, info, wanted, shown) in enumerate(ranks):
+        own = [container for container in info.get("containers") or [] if container["deployment"] == deployment]
+        mine = next((container for container in own if container["name"] == wanted), None)
+        extra = sorted(container["name"] for container in own if container["name"] != wanted)
+        if extra:
+            reasons.append(f"{node} also has {listed(extra)}, which is not its rank")
+        if mine is None:
+            reasons.append(f"rank {rank} is missing on {node}")
+            continue
+        launches.add(mine["launch_id"])
+        if mine["running"]:
+            running.append((node, info, mine))
+        else:
+            reasons.append(f"rank {rank} on {node} has ended ({ending(info, mine)})")
+        if mine["spec_hash"] != _container.spec_hash(shown):
+            found = _container.differences(mine["spec"], shown)
+            differences += [f"{node}: {line}" for line in found]
+            reasons.append(f"rank {rank} on {node} was started with something else ({_short(found)})")
+    if len(launches) > 1:
+        reasons.append("the ranks are of different launches")
+    if not reasons:
+        reasons += apart(running)
+    return reasons, differences
+
+
+def others(info: Info, memory: t.Mapping[str, t.Any], deployment: str) -> list[t.Mapping[str, t.Any]]:
+    """The processes that hold memory on a node and are none of the deployment's, largest first."""
+    own = {container["name"] for container in info.get("containers") or [] if container["deployment"] == deployment}
+    return [process for process in memory.get("processes") or [] if (process.get("container") or {}).get("name") not in own]
+
+
+def held_by_others(info: Info, memory: t.Mapping[str, t.Any], deployment: str) -> int:
+    """Bytes that they hold."""
+    return sum(process.get("used_bytes") or 0 for process in others(info, memory, deployment))
+
+
+def seconds_to_ready(infos: t.Sequence[Info], deployment: str) -> float | None:
+    """How long the last start took that came to serve, by what the nodes keep of it; None where none is kept."""
+    for info in infos:
+        kept = (info.get("ledger") or {}).get(deployment) or {}
+        for record in (kept.get("good"), kept.get("last")):
+            if record and record.get("answered") and record.get("seconds_to_ready"):
+                return float(record["seconds_to_ready"])
+    return None
+
+
+def listed(names: t.Sequence[str]) -> str:
+    """Names in a sentence: "a, b and c"."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _short(lines: t.Sequence[str]) -> str:
+    if not lines:
+        return "an older form of this collection"
+    return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
