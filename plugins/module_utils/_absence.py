@@ -43,4 +43,9 @@ def blamed(cause: str, record: Record, candidate: Candidate, teller: Record) -> 
     if candidate.get("address") or "rank" in candidate["values"]:
         # "(RayWorkerProc pid=17722, ip=192.168.200.12)": it did run, whatever is there of it now.
         return cause, record, f"{name(record)} {what}{tells}"
-    return cause, None, f"A rank {what}{tells}"
+    return cause, None, somebody(cause, candidate, teller)
+
+
+def somebody(cause: str, candidate: Candidate, teller: Record) -> str:
+    """What a rank's log tells of another one that it does not name."""
+    return f"A rank {CAUSES[cause].what}, as {name(teller)} tells{message(candidate)}."

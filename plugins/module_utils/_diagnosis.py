@@ -166,6 +166,8 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record], pool: t.Seque
     summary = ""
     if culprit is not None and not culprit.get("started", True):
         cause, culprit, summary = _absence.blamed(cause, culprit, candidate, best.record)
+    elif culprit is None and kind == "relay" and not candidate["values"].get("loopback"):
+        summary = _absence.somebody(cause, candidate, best.record)
     if cause == "nccl_error":
         warning = of_kind(best.record, "soft", "nccl_error")
         lines = (warning["lines"] if warning else []) + lines

@@ -44,9 +44,10 @@ def test_a_rank_that_is_not_there_is_blamed_for_that_alone(path: pathlib.Path, r
     assert verdict["culprit"] != "spark2" or verdict["cause"] in ("rendezvous_timeout", "peer_exited")
 
 
+@pytest.mark.parametrize("others", [[], [gone()], [gone(), gone(number=2)]])
 @pytest.mark.parametrize("path", ["sglang-gpu/squatter-head-fails-first", "vllm-cpu/kv-cache-too-big"])
-def test_what_the_head_tells_of_somebody_names_nobody(path: str) -> None:
-    verdict = judge([rank("spark1", 0, (LOGS / path / "head.log").read_bytes(), running=False, exit_code=1), gone()])
+def test_what_the_head_tells_of_somebody_names_nobody(path: str, others: list[dict[str, t.Any]]) -> None:
+    verdict = judge([rank("spark1", 0, (LOGS / path / "head.log").read_bytes(), running=False, exit_code=1), *others])
     assert (verdict["verdict"], verdict["culprit"]) == ("failed", None)
     assert verdict["cause"] in ("memory_unbalanced", "oom")
     assert verdict["summary"].startswith("A rank ") and ", as spark1 (rank 0) tells: RuntimeError: " in verdict["summary"]
