@@ -149,6 +149,7 @@ class ActionModule(ActionBase):
             "ready_timeout": recipe.ready_timeout,
             "proof": {"prompt": recipe.prompt, "max_tokens": recipe.max_tokens, "timeout": recipe.proof_timeout},
             "hosts": hosts,
+            "recipe": _recipe.resolved(recipe),
         }
 
     def _whole(self, recipe: _recipe.Recipe, args: dict[str, t.Any]) -> dict[str, t.Any]:
@@ -180,6 +181,10 @@ class ActionModule(ActionBase):
             "reasons": plan.reasons,
             "differences": plan.differences,
             "assumed": plan.assumed,
+            "away": plan.away,
+            "staged": plan.staged,
+            "image_content": (plan.nodes[0].info.get("image") or {}).get("identity"),
+            "model_digest": plan.nodes[0].model.get("digest"),
             "endpoint": plan.endpoint,
             "launch_id": plan.launch_id,
             "ranks": [

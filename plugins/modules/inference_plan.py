@@ -204,6 +204,9 @@ plan:
       description: The hosts in rank order.
       type: list
       elements: str
+    recipe:
+      description: The recipe with all that was laid over it, as O(recipe) takes it again; without secret variables.
+      type: dict
     action:
       description: What is to be done, V(none), V(watch), V(start) or V(restart). Only with O(nodes).
       type: str
@@ -219,6 +222,18 @@ plan:
       description: What was not measured. Only with O(nodes).
       type: list
       elements: str
+    away:
+      description: Seconds until the model is served (again), as long as the last start took; none where nothing starts or none is known. Only with O(nodes).
+      type: float
+    staged:
+      description: The image is the same on all nodes, so nothing needs to be brought anywhere. Only with O(nodes).
+      type: bool
+    image_content:
+      description: The image's content at the head, or none where it is not there yet. Only with O(nodes).
+      type: str
+    model_digest:
+      description: A hash over the model's files, or none. Only with O(nodes).
+      type: str
     endpoint:
       description: The address of the API. Only with O(nodes).
       type: str

@@ -75,6 +75,8 @@ class Plan:
     differences: list[str] = field(default_factory=list)
     away: float | None = None
     """Seconds until it serves (again), as its last start took; None where nothing starts or none is known."""
+    staged: bool = False
+    """The image is the same on all nodes."""
     endpoint: str = ""
     arguments_checked: str | None = None
 
@@ -132,6 +134,8 @@ def make(recipe: Recipe, nodes: t.Sequence[Node], settings: Settings) -> Plan:
     _decide(plan, settings)
     _check_memory(plan)
     _check_ports(plan)
+    contents = {(node.info.get("image") or {}).get("identity") for node in plan.nodes}
+    plan.staged = len(contents) == 1 and None not in contents
     if plan.action in ("start", "restart"):
         plan.away = _actual.seconds_to_ready([node.info for node in plan.nodes], recipe.name)
     plan.launch_id = settings.new_launch_id if plan.action in ("start", "restart") else _launch_id(plan)

@@ -206,6 +206,33 @@ def parse(data: t.Any, overrides: t.Mapping[str, t.Any], where: str = "The recip
     return recipe
 
 
+def resolved(recipe: Recipe) -> dict[str, t.Any]:
+    """A recipe's content that says alone, without overrides, what this one says; its secret variables are left out."""
+    return {
+        "name": recipe.name,
+        "model": {
+            "path": recipe.model_path,
+            "id": recipe.model_id,
+            "served_name": recipe.served_name,
+            **({"bytes": recipe.model_bytes} if recipe.model_bytes else {}),
+        },
+        "engine": recipe.engine.name,
+        "tensor_parallel_size": recipe.tensor_parallel_size,
+        "port": recipe.port,
+        "rendezvous_port": recipe.rendezvous_port,
+        "engines": {
+            recipe.engine.name: {
+                "image": recipe.image,
+                "arguments": dict(recipe.arguments),
+                "environment": {key: value for key, value in recipe.environment.items() if not is_secret(key)},
+            }
+        },
+        "container": {"shm_size": recipe.shm_size, **({"memory": recipe.memory} if recipe.memory else {}), "cap_add": list(recipe.cap_add)},
+        "timeouts": {"ready": recipe.ready_timeout},
+        "proof": {"prompt": recipe.prompt, "max_tokens": recipe.max_tokens, "timeout": recipe.proof_timeout},
+    }
+
+
 def _engine_problems(where: str, engines: t.Mapping[str, t.Any], name: t.Any) -> list[str]:
     problems = []
     for key, value in engines.items():

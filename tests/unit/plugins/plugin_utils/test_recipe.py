@@ -150,3 +150,14 @@ def test_a_shipped_recipe_is_right_for_both_engines(path: pathlib.Path, engine: 
     recipe = _recipe.parse(_recipe.load(str(path)), {"engine": engine})
     assert recipe.engine.name == engine
     assert recipe.name == path.stem
+
+
+def test_a_resolved_recipe_says_the_same_alone() -> None:
+    overrides = {"port": 8123, "arguments": {"max-model-len": 1024}, "environment": {"A": True}, "ready_timeout": 77, "image": "other:2"}
+    recipe = _recipe.parse(GOOD, overrides)
+    assert _recipe.parse(_recipe.resolved(recipe), {}) == recipe
+
+
+def test_a_resolved_recipe_holds_no_secret() -> None:
+    recipe = _recipe.parse(GOOD, {"environment": {"HF_TOKEN": "hf_abc"}})
+    assert "hf_abc" not in str(_recipe.resolved(recipe)) and "HF_TOKEN" not in str(_recipe.resolved(recipe))
