@@ -15,6 +15,7 @@ author:
 description:
   - Reads, in one call, what a launch is planned from on a node. It asks whether Docker answers and which containers of which
     deployment, rank and launch stand on the node, and it looks up what an image holds and who listens on which port.
+  - It reads what was recorded of the deployments on the node, too, which takes root.
   - It connects to no port and starts nothing.
 extends_documentation_fragment:
   - sparkstack.inference.attributes
@@ -246,6 +247,48 @@ boot_id:
   description: Changes with each boot of the node.
   returned: always
   type: str
+booted_at:
+  description: When the node was booted, in seconds since the epoch by the node's clock now. It moves by tenths of a second from call to call.
+  returned: always
+  type: float
+docker_started_at:
+  description: When the Docker daemon was started, likewise, or V(none) when it could not be told.
+  returned: always
+  type: float
+now:
+  description: The node's clock when the look began, in seconds since the epoch.
+  returned: always
+  type: float
+ledger:
+  description:
+    - What was recorded on the node of each deployment, by its name; with O(deployment) of that one only.
+    - A deployment of which nothing was recorded is not in it.
+  returned: always
+  type: dict
+  contains:
+    lock:
+      description:
+        - Who works on the deployment now, as RV(sparkstack.inference.deployment_lock#module:lock), or V(none). It lies at the head only.
+      type: dict
+    last:
+      description:
+        - The last launch in short, or V(none). The keys are C(launch_id), C(action), C(who), C(began), C(ended), C(seconds_to_ready), C(answer),
+          C(answered), C(restored) and C(verdict), as they were given to M(sparkstack.inference.launch_record), or V(none).
+      type: dict
+    good:
+      description: The last launch that answered a real request, or V(none). It has C(recipe), C(image) and C(model) as well.
+      type: dict
+    launches:
+      description: The ids of the launches that are recorded, newest first.
+      type: list
+      elements: str
+    changed_at:
+      description: When a run last gave the lock back, in seconds since the epoch by the node's clock, or V(none).
+      type: float
+    problems:
+      description: One sentence for each file that is damaged or can't be read.
+      type: list
+      elements: str
 infiniband:
   description: Whether the node has C(/dev/infiniband), which RDMA needs in the container.
   returned: always
@@ -254,6 +297,7 @@ infiniband:
 
 import os
 import platform
+import time
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
@@ -262,6 +306,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils import _ranks
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._engine_search import search
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity
+from ansible_collections.sparkstack.inference.plugins.module_utils._ledger import Ledger, LedgerError, brief, deployments
+from ansible_collections.sparkstack.inference.plugins.module_utils._scene import docker_started, started
 from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import is_own, listeners
 
 # What uname says, in Docker's words.
@@ -302,6 +348,16 @@ def name_containers(api: DockerAPI, found: t.List[t.Dict[str, t.Any]]) -> None:
             entry["container"] = inspection["Name"].lstrip("/") if inspection else None
 
 
+def recorded(deployment: t.Optional[str], root: str = "/") -> t.Dict[str, t.Any]:
+    """RV(ledger): what the node has recorded of one deployment, or of all."""
+    try:
+        names = [name for name in deployments(root) if deployment in (None, "", name)]
+    except LedgerError as error:
+        nothing: t.Dict[str, t.Any] = {"lock": None, "last": None, "good": None, "launches": [], "changed_at": None}
+        return {deployment: dict(nothing, problems=[str(error)])} if deployment else {}
+    return {name: brief(Ledger(name, root).read()) for name in names}
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -318,11 +374,16 @@ def main() -> None:
     )
     api = DockerAPI(module.params["docker_socket"])
     machine = platform.machine()
+    now = time.time()
     result: t.Dict[str, t.Any] = {
         "listeners": listeners(module.params["ports"]),
         "listen_possible": is_own(module.params["listen_address"]) if module.params["listen_address"] else None,
         "architecture": ARCHITECTURES.get(machine, machine),
         "infiniband": os.path.isdir("/dev/infiniband"),
+        "booted_at": started(1),
+        "docker_started_at": docker_started(),
+        "now": now,
+        "ledger": recorded(module.params["deployment"]),
     }
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
         result["boot_id"] = stream.read().strip()
