@@ -103,7 +103,7 @@ def keep(module: AnsibleModule, ledger: Ledger) -> t.Dict[str, t.Any]:
     """Write the record; the module's result."""
     params = module.params
     good_before = (ledger.read()["good"] or {}).get("launch_id")
-    before, after = ledger.write(params["record"], good=params["good"], keep=params["keep"], dry=module.check_mode)
+    before, after = ledger.write(params["record"] or {}, good=params["good"], keep=params["keep"], dry=module.check_mode)
     good_after = after["launch_id"] if params["good"] else good_before
     return {
         "changed": before != after or good_before != good_after,
