@@ -58,6 +58,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "gpus": {"type": "str", "choices": ["auto", "all", "none"], "default": "auto"},
     "api_key": {"type": "str", "no_log": True},
     "restart": {"type": "bool", "default": False},
+    "restore": {"type": "bool", "default": False},
     "show": {"type": "bool", "default": True},
 }
 
@@ -113,6 +114,10 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(
                 'tp_launch_environment must be a mapping: put the whole into JSON, as in -e \'{"tp_launch_environment": {"NAME": "value"}}\'.'
             )
+        if args["restore"]:
+            # A recipe out of a launch's record says all but the secrets, which are kept nowhere.
+            kept = {key: value for key, value in (args["overrides"].get("environment") or {}).items() if _container.is_secret(key)}
+            args["overrides"] = {"environment": kept}
         try:
             hosts = _planner.ranks(args["head"], args["workers"], task_vars.get("ansible_play_hosts_all", []))
             recipe = self._read(args, task_vars)

@@ -6,7 +6,8 @@
 
 """The node's ledger: of each deployment who works on it now, its last launches, and the last one that answered.
 
-A deployment's folder holds C(lock.json) (at the head), C(launches/ID.json), C(good.json), and C(changed.json), which tells when a run
+A deployment's folder holds C(lock.json) (at the head), C(launches/ID.json), C(good.json), C(previous.json) (what answered before that and was something
+else), and C(changed.json), which tells when a run
 last gave the lock back. Each file is written beside its place and renamed; who changes one holds a lock on the folder meanwhile.
 """
 
@@ -91,26 +92,31 @@ def held(deployment: str, holder: t.Mapping[str, t.Any], now: float) -> str:
 
 def brief(found: t.Mapping[str, t.Any]) -> Data:
     """What :meth:`Ledger.read` returned, with the launches in short, as M(sparkstack.inference.inference_info) tells it."""
-    last, good = found["last"], found["good"]
-    return {
-        **found,
-        "last": {key: last.get(key) for key in _BRIEF} if last else None,
-        "good": {key: good.get(key) for key in _BRIEF + _GOOD} if good else None,
-    }
+    keys = {"last": _BRIEF + _GOOD, "good": _BRIEF + _GOOD, "previous": _BRIEF + _GOOD}
+    return {**found, **{name: {key: found[name].get(key) for key in keys[name]} if found[name] else None for name in keys}}
+
+
+def content(record: t.Mapping[str, t.Any]) -> t.Tuple[t.Any, ...]:
+    """What makes two launches the same thing: what was served, from which image and which model."""
+    recipe = {key: value for key, value in (record.get("recipe") or {}).items() if key not in ("description", "proof", "timeouts")}
+    return recipe, (record.get("image") or {}).get("content"), (record.get("model") or {}).get("digest")
 
 
 class Ledger:
     """The ledger of one deployment on this node."""
 
-    def __init__(self, deployment: str, root: str = "/") -> None:
-        """:raises LedgerError: for a name that can't be a folder's."""
+    def __init__(self, deployment: str, root: str = "/", folder: t.Optional[str] = None) -> None:
+        """
+        :param folder: where the deployments' folders lie, below C(root) unless it is absolute.
+        :raises LedgerError: for a name that can't be a folder's.
+        """
         if not _NAME.fullmatch(deployment):
             raise LedgerError(f"'{deployment}' can't be a deployment's name: give one of letters, digits, '.', '_' and '-', as the recipe has it.")
         self.deployment = deployment
-        self.folder = os.path.join(root, FOLDER, deployment)
+        self.folder = os.path.join(root, folder or FOLDER, deployment)
 
     def read(self) -> Data:
-        """C(lock), C(last) and C(good) (mappings or None), C(launches) (ids, newest first), C(changed_at) (seconds since the epoch, or None), and
+        """C(lock), C(last), C(good) and C(previous) (mappings or None), C(launches) (ids, newest first), C(changed_at) (seconds since the epoch, or None), and
         C(problems): one sentence for each file that is damaged or closed. A damaged file counts as none."""
         problems: t.List[str] = []
         launches = self._launches(problems)
@@ -118,6 +124,7 @@ class Ledger:
             "lock": self._load("lock.json", problems),
             "last": launches[0] if launches else None,
             "good": self._load("good.json", problems),
+            "previous": self._load("previous.json", problems),
             "launches": [record["launch_id"] for record in launches],
             "changed_at": (self._load("changed.json", problems) or {}).get("at"),
             "problems": problems,
@@ -142,12 +149,20 @@ class Ledger:
             if not dry:
                 if after != before:
                     self._save(self._record(identity), after)
-                if good and self._load("good.json", []) != after:
-                    self._save("good.json", after)
+                if good:
+                    self._keep_good(after)
                 for old in [entry["launch_id"] for entry in self._launches([])][max(keep, 1) :]:
                     if old != identity:
                         os.unlink(os.path.join(self.folder, self._record(old)))
         return before, after
+
+    def _keep_good(self, record: Data) -> None:
+        """What answered last, and beside it what answered before that and was something else."""
+        known = self._load("good.json", [])
+        if known and content(known) != content(record):
+            self._save("previous.json", known)
+        if known != record:
+            self._save("good.json", record)
 
     def path(self, identity: str) -> str:
         """Where the record of a launch lies."""

@@ -273,10 +273,13 @@ ledger:
     last:
       description:
         - The last launch in short, or V(none). The keys are C(launch_id), C(action), C(who), C(began), C(ended), C(seconds_to_ready), C(answer),
-          C(answered), C(restored) and C(verdict), as they were given to M(sparkstack.inference.launch_record), or V(none).
+          C(answered), C(restored), C(verdict), C(recipe), C(image) and C(model), as they were given to M(sparkstack.inference.launch_record), or V(none).
       type: dict
     good:
-      description: The last launch that answered a real request, or V(none). It has C(recipe), C(image) and C(model) as well.
+      description: The last launch that answered a real request, or V(none), likewise.
+      type: dict
+    previous:
+      description: The last launch before RV(ledger.good) that answered a real request and was something else, or V(none), likewise.
       type: dict
     launches:
       description: The ids of the launches that are recorded, newest first.
@@ -353,7 +356,7 @@ def recorded(deployment: t.Optional[str], root: str = "/") -> t.Dict[str, t.Any]
     try:
         names = [name for name in deployments(root) if deployment in (None, "", name)]
     except LedgerError as error:
-        nothing: t.Dict[str, t.Any] = {"lock": None, "last": None, "good": None, "launches": [], "changed_at": None}
+        nothing: t.Dict[str, t.Any] = {"lock": None, "last": None, "good": None, "previous": None, "launches": [], "changed_at": None}
         return {deployment: dict(nothing, problems=[str(error)])} if deployment else {}
     return {name: brief(Ledger(name, root).read()) for name in names}
 

@@ -147,6 +147,11 @@ options:
       - Plan a restart though nothing asks for one.
     type: bool
     default: false
+  restore:
+    description:
+      - O(recipe) is that of an earlier launch. Of O(overrides) only the secret variables are taken, which no record holds.
+    type: bool
+    default: false
   show:
     description:
       - Show the plan on the screen.

@@ -14,8 +14,9 @@ author:
   - The sparkstack.inference developers (@sparkstack)
 description:
   - Keeps on a node what was launched, by whom, why, and what became of it, so that the next run and the next person can know.
-  - The newest launches of each deployment are kept, and apart from them the last one that answered a real request.
-  - The records lie below C(/var/lib/sparkstack/deployments), which only root can read. M(sparkstack.inference.inference_info) returns them.
+  - The newest launches of each deployment are kept, and apart from them the last one that answered a real request and the last one before it that
+    was something else.
+  - The records lie below O(folder), which only its owner can read, root on a node. M(sparkstack.inference.inference_info) returns them.
 extends_documentation_fragment:
   - sparkstack.inference.attributes
   - sparkstack.inference.attributes.actiongroup_spark
@@ -50,6 +51,10 @@ options:
       - How many launches of the deployment are kept, at least V(1). Older ones are removed.
     type: int
     default: 20
+  folder:
+    description:
+      - Where the records of all deployments lie, by default C(/var/lib/sparkstack/deployments).
+    type: path
   state:
     description:
       - With V(present) the record is kept.
@@ -127,6 +132,7 @@ def main() -> None:
             "record": {"type": "dict"},
             "good": {"type": "bool", "default": False},
             "keep": {"type": "int", "default": 20},
+            "folder": {"type": "path"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
         required_if=[("state", "present", ["record"])],
@@ -135,7 +141,7 @@ def main() -> None:
     if module.params["keep"] < 1:
         module.fail_json(msg=f"keep is {module.params['keep']}: keep one launch or more.")
     try:
-        ledger = Ledger(module.params["deployment"])
+        ledger = Ledger(module.params["deployment"], folder=module.params["folder"])
         if module.params["state"] == "present":
             module.exit_json(**keep(module, ledger))
         known = ["launches " + ", ".join(ledger.read()["launches"])] if os.path.isdir(ledger.folder) else []

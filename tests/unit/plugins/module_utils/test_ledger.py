@@ -29,7 +29,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._ledger impor
 NOW = 1796025731.0  # 2026-11-30T08:02:11Z
 ALICE = {"run": "ctl1/a/123/1", "user": "alice", "host": "ctl1", "pid": 123, "job": None}
 BOB = {"run": "ctl2/b/77/1", "user": "bob", "host": "ctl2", "pid": 77, "job": "17"}
-NOTHING = {"lock": None, "last": None, "good": None, "launches": [], "changed_at": None, "problems": []}
+NOTHING = {"lock": None, "last": None, "good": None, "previous": None, "launches": [], "changed_at": None, "problems": []}
 
 
 @pytest.fixture
@@ -203,12 +203,32 @@ def test_in_short(ledger: Ledger) -> None:
     ledger.write(record(1, recipe={"name": "qwen"}, image={"id": "sha256:a"}, model={"path": "/m"}, ranks=[1], answered=True), good=True)
     ledger.write(record(2, verdict={"verdict": "failed"}, timelines={"spark1": []}))
     found = brief(ledger.read())
-    assert set(found["last"]) == {"launch_id", "action", "who", "began", "ended", "seconds_to_ready", "answer", "answered", "restored", "verdict"}
+    keys = {"launch_id", "action", "who", "began", "ended", "seconds_to_ready", "answer", "answered", "restored", "verdict", "recipe", "image", "model"}
+    assert set(found["last"]) == set(found["good"]) == keys and found["previous"] is None
     assert found["last"]["verdict"] == {"verdict": "failed"} and found["last"]["answered"] is None
-    assert set(found["good"]) - set(found["last"]) == {"recipe", "image", "model"} and found["good"]["recipe"] == {"name": "qwen"}
+    assert found["good"]["recipe"] == {"name": "qwen"} and found["last"]["recipe"] is None
     assert json.loads(json.dumps(found)) == found
 
 
 @pytest.mark.parametrize("moment, told", [(NOW, "08:02:11Z"), (NOW - 86400, "2026-11-29T08:02:11Z"), (None, "an unknown time"), ("x", "an unknown time")])
 def test_a_time_has_its_date_when_it_is_not_today(moment: t.Any, told: str) -> None:
     assert clock(moment, NOW) == told
+
+
+def test_what_answered_before_something_else_is_kept_beside_it(tmp_path: pathlib.Path) -> None:
+    ledger = Ledger("tiny", str(tmp_path))
+    launches = [("L1", "a", 512), ("L2", "a", 512), ("L3", "a", 1024), ("L4", "b", 1024), ("L5", "b", 1024)]
+    kept = []
+    for began, (identity, image, length) in enumerate(launches):
+        recipe = {"name": "tiny", "arguments": {"max-model-len": length}, "proof": {"prompt": identity}}
+        ledger.write({"launch_id": identity, "began": began, "recipe": recipe, "image": {"content": image}, "answered": True}, good=True)
+        found = ledger.read()
+        kept.append((found["good"]["launch_id"], (found["previous"] or {}).get("launch_id")))
+    # The same thing started again takes no place of its own; another question that proves it makes it no other thing.
+    assert kept == [("L1", None), ("L2", None), ("L3", "L2"), ("L4", "L3"), ("L5", "L3")]
+
+
+def test_another_folder(tmp_path: pathlib.Path) -> None:
+    ledger = Ledger("tiny", folder=str(tmp_path / "history"))
+    ledger.write({"launch_id": "L1"})
+    assert (tmp_path / "history" / "tiny" / "launches" / "L1.json").is_file()

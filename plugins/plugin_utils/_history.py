@@ -1,0 +1,82 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is private to the collection: it can change at any time.
+
+"""A launch's record: who started what, why, how far each rank came, and what became of it. And what can be gone back to. Pure."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._ledger import content
+
+Plan = t.Mapping[str, t.Any]
+Record = dict[str, t.Any]
+
+_VERDICT = ("verdict", "phase", "cause", "culprit", "summary", "remedy")
+
+
+def record(
+    plan: Plan,
+    verdict: t.Mapping[str, t.Any],
+    answer: t.Mapping[str, t.Any],
+    times: tuple[float, float],
+    who: t.Mapping[str, t.Any],
+    failure: str = "",
+    restored: bool = False,
+) -> Record:
+    """The record of a launch.
+
+    :param plan: RV(sparkstack.inference.inference_plan#module:plan). :param verdict: what M(sparkstack.inference.init_phase_wait) returned, or nothing.
+    :param answer: what M(sparkstack.inference.inference_proof) returned, or nothing. :param times: when its ranks were first touched, and now.
+    :param who: C(user), C(host) and C(job). :param failure: why it came to nothing, in a sentence.
+    :param restored: it was started to go back to an earlier launch.
+    """
+    began, ended = times
+    answered = bool(answer.get("answered")) and not failure
+    told = {key: verdict.get(key) for key in _VERDICT} if verdict.get("verdict") else None
+    if failure and (told is None or told["verdict"] == "ready"):
+        told = {**dict.fromkeys(_VERDICT), "verdict": "failed", "summary": failure}
+    return {
+        "launch_id": plan["launch_id"],
+        "deployment": plan["deployment"],
+        "action": plan["action"],
+        "reasons": list(plan["reasons"]),
+        "differences": list(plan["differences"]),
+        "who": dict(who),
+        "began": round(began, 1),
+        "ended": round(ended, 1),
+        "recipe": plan["recipe"],
+        "image": {"name": plan["image"], "content": plan["image_content"]},
+        "model": {"path": plan["model_path"], "digest": plan["model_digest"]},
+        "ranks": [
+            {"node": rank["node"], "rank": number, "container": f"{plan['deployment']}-rank{number}", "spec_hash": rank["spec_hash"]}
+            for number, rank in enumerate(plan["ranks"])
+        ],
+        "verdict": told,
+        "timelines": {
+            node: [{key: phase.get(key) for key in ("phase", "time", "seconds")} for phase in found.get("timeline") or []]
+            for node, found in (verdict.get("nodes") or {}).items()
+        },
+        # Of one that another run has started, nobody knows here when.
+        "seconds_to_ready": round(ended - began, 1) if answered and plan["action"] != "watch" else None,
+        "answer": {key: answer.get(key) for key in ("seconds", "tokens")} if answered else None,
+        "answered": answered,
+        "restored": restored,
+    }
+
+
+def target(ledgers: t.Sequence[t.Mapping[str, t.Any]], present: t.Mapping[str, t.Any] | None = None) -> Record | None:
+    """The launch to go back to, or None: the last one that answered and is something else than what is there.
+
+    :param ledgers: what the nodes keep of the deployment, by rank: C(good) and C(previous).
+    :param present: what is there and not wanted any more, with C(recipe), C(image) and C(model); None where nothing is.
+    """
+    for key in ("good", "previous"):
+        for kept in ledgers:
+            found = kept.get(key)
+            if found and (present is None or content(found) != content(present)):
+                return dict(found)
+    return None
