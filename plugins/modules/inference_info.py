@@ -243,6 +243,26 @@ architecture:
   description: The node's architecture in Docker's words.
   returned: always
   type: str
+autostart:
+  description: What M(sparkstack.inference.inference_autostart) has installed on the node, by deployment.
+  returned: always
+  type: dict
+  contains:
+    settings:
+      description: The unit's settings. In place of the token stands C(token_hash).
+      type: dict
+    program:
+      description: The SHA-256 of the program, or V(none) where it is missing.
+      type: str
+    unit:
+      description: The SHA-256 of the unit's file, or V(none) where it is missing.
+      type: str
+    enabled:
+      description: Whether it is started at boot.
+      type: bool
+    runs:
+      description: Whether it runs.
+      type: bool
 boot_id:
   description: Changes with each boot of the node.
   returned: always
@@ -305,7 +325,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _ranks
+from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart_files, _ranks
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._engine_search import search
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity
@@ -387,6 +407,7 @@ def main() -> None:
         "docker_started_at": docker_started(),
         "now": now,
         "ledger": recorded(module.params["deployment"]),
+        "autostart": {name: unit for name, unit in _autostart_files.installed().items() if module.params["deployment"] in (None, "", name)},
     }
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
         result["boot_id"] = stream.read().strip()
