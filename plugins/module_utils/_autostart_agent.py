@@ -75,7 +75,7 @@ class Head:
 
     def _talk(self, channel: _autostart_wire.Channel) -> None:
         rank = channel.peer.get("rank")
-        if channel.peer.get("deployment") != self.config["deployment"] or not isinstance(rank, int) or not 0 < rank < self.config["ranks"]:
+        if channel.peer.get("deployment") != self.config["deployment"] or not isinstance(rank, int) or not 0 < rank < len(self.config["nodes"]):
             raise _autostart_wire.WireError("it is of another deployment")
         try:
             while True:
@@ -129,7 +129,7 @@ class Head:
     def _verdict(self, reports: t.Mapping[int, Data]) -> t.Optional[Data]:
         """What all ranks' records say together, once all are there."""
         records = []
-        for rank in range(self.config["ranks"]):
+        for rank in range(len(self.config["nodes"])):
             record = (reports.get(rank) or {}).get("record")
             if record is None:
                 return None
