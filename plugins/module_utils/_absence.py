@@ -36,8 +36,8 @@ def blamed(cause: str, record: Record, candidate: Candidate, teller: Record) -> 
     """
     what, tells = CAUSES[cause].what, f", as {name(teller)} tells{message(candidate)}."
     if cause in ("rendezvous_timeout", "net_unreachable"):
-        # Where nobody listens there may be no route either.
-        return "rendezvous_timeout", record, ""
+        # Whether there is a route to where it should be can be seen from outside.
+        return cause, record, ""
     if candidate["kind"] == "peer":
         return cause, record, f"{absent(record)}, and {name(teller)} tells that its peer left{message(candidate)}."
     if candidate.get("address") or "rank" in candidate["values"]:

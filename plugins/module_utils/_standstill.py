@@ -93,8 +93,9 @@ def _claims(ranks: t.Sequence[Record], up: t.Sequence[Record]) -> t.Optional[Fin
     if min((place(r) for r in up), default=99) > PHASES.index("init_dist"):
         return None
     for claim, word in (("rank", "rank"), ("ranks", "number of ranks"), ("tensor_parallel", "tensor parallel size")):
-        told = {r["rank"]: reading(r).get("claims", {}).get(claim) for r in up}
-        odd = [r for r in up if told[r["rank"]] is not None and told[r["rank"]] != _expected(claim, r, told)]
+        # With several GPUs a node, vLLM's ranks are those of processes, not of nodes.
+        told = {r["rank"]: reading(r).get("claims", {}).get(claim) for r in up if not reading(r).get("claims", {}).get("local")}
+        odd = [r for r in up if told.get(r["rank"]) is not None and told[r["rank"]] != _expected(claim, r, told)]
         if odd:
             note = "{} was started with {} {}".format(name(odd[0]), word, told[odd[0]["rank"]])
             return Finding("bad_flag", odd[0], [note, *last_lines(up)], note, "", EVIDENT)

@@ -86,11 +86,11 @@ def test_a_peer_that_left() -> None:
     assert verdict["summary"].startswith("There is no container ww on spark2, and spark1 (rank 0) tells that its peer left: RuntimeError: ")
 
 
-def test_a_head_that_is_not_there_has_no_way_of_its_own() -> None:
+def test_a_head_that_is_not_there() -> None:
     log = (LOGS / "vllm-cpu" / "worker-only" / "worker.log").read_bytes()
     verdict = judge([dict(gone(number=0), node="spark1"), rank("spark2", 1, log, running=False, exit_code=1)])
     assert (verdict["cause"], verdict["culprit"]) == ("rendezvous_timeout", "spark1")
     assert subject.blamed("net_unreachable", gone(), {"kind": "peer", "values": {}, "message": "x"}, rank("spark1", 0, ""))[:2] == (
-        "rendezvous_timeout",
+        "net_unreachable",
         gone(),
     )
