@@ -17,27 +17,28 @@ from ansible_collections.sparkstack.inference.plugins.plugin_utils._zipapp impor
 
 MODULE = "sparkstack.inference.inference_autostart"
 PROGRAM = "_autostart_agent"
-DEFAULTS: dict[str, t.Any] = {"port": 25050, "ready_timeout": 1800, "stop_timeout": 10, "stall_timeouts": {}, "docker_socket": "/var/run/docker.sock"}
 SETTINGS: dict[str, dict[str, t.Any]] = {
     "deployment": {"type": "str", "required": True},
     "rank": {"type": "int"},
     "nodes": {"type": "list", "elements": "str"},
     "addresses": {"type": "list", "elements": "str"},
     "container": {"type": "str"},
-    "engine": {"type": "str"},
+    "engine": {"type": "str", "choices": ["sglang", "vllm"]},
     "model": {"type": "str"},
     "api": {"type": "str"},
-    "port": {"type": "int"},
-    "ready_timeout": {"type": "int"},
-    "stop_timeout": {"type": "int"},
-    "stall_timeouts": {"type": "dict"},
-    "docker_socket": {"type": "path"},
+    "port": {"type": "int", "default": 25050},
+    "ready_timeout": {"type": "int", "default": 1800},
+    "stop_timeout": {"type": "int", "default": 10},
+    "stall_timeouts": {"type": "dict", "default": {}},
+    "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
 }
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     **SETTINGS,
-    "state": {"type": "str", "default": "present"},
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "token": {"type": "str", "no_log": True},
     "seen": {"type": "list", "elements": "dict", "default": []},
+    # Not for a user: filled in below.
+    "program": {"type": "str"},
 }
 
 
@@ -79,7 +80,7 @@ def satisfied(given: t.Mapping[str, t.Any]) -> bool:
         found = given["seen"][given["rank"]][given["deployment"]]
     except (IndexError, KeyError, TypeError):
         return False
-    wanted = {key: given[key] if given[key] is not None else DEFAULTS.get(key) for key in SETTINGS}
+    wanted = {key: given[key] for key in SETTINGS}
     return bool(
         found["enabled"]
         and found["runs"]

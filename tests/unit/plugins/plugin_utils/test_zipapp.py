@@ -21,6 +21,7 @@ UTIL = "_autostart_agent"
 
 
 def test_the_same_sources_give_the_same_bytes() -> None:
+    _zipapp.build.cache_clear()
     first = _zipapp.build(UTIL)
     _zipapp.build.cache_clear()
     assert _zipapp.build(UTIL) == first
