@@ -35,6 +35,12 @@ options:
       - Seconds after which a call of C(nvidia-smi) is given up. It hangs when the driver does.
     type: int
     default: 30
+  holders:
+    description:
+      - Tell also who holds the node's memory, containers and processes outside of them, whether it is a GPU's or the node's own.
+      - Takes root, and some tens of milliseconds.
+    type: bool
+    default: false
 requirements:
   - C(nvidia-smi), which comes with the driver, on a node with a GPU.
 seealso:
@@ -137,6 +143,31 @@ ansible_facts:
                 id: 4f1c2d0e5b8a79634f1c2d0e5b8a79634f1c2d0e5b8a79634f1c2d0e5b8a7963
                 name: qwen-rank0
                 image: lmsysorg/sglang:v0.5.17
+        holders:
+          description:
+            - What holds the node's memory and its GPUs', largest first, without what holds less than 64 MiB. Page cache counts for nobody.
+          type: list
+          elements: dict
+          returned: with O(holders)
+          contains:
+            kind:
+              description: V(container), or V(process) outside of any container.
+              type: str
+            name:
+              description: The container's or the process's name.
+              type: str
+            image:
+              description: The container's image by name, or V(none).
+              type: str
+            pid:
+              description: The process, or V(none) of a container.
+              type: int
+            bytes:
+              description: What it holds.
+              type: int
+            gpu_bytes:
+              description: How much of that the driver counts as GPU memory.
+              type: int
         gathered_at:
           description: Time of the measurement in UTC, in the format of ISO 8601. Free memory grows stale.
           type: str
@@ -144,13 +175,14 @@ ansible_facts:
           sample: "2026-11-29T22:44:20Z"
 """
 
+import os
 import pwd
 import time
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _smi
+from ansible_collections.sparkstack.inference.plugins.module_utils import _holders, _processes, _smi
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._memory import (
     GPU_FIELDS,
@@ -187,7 +219,25 @@ class GpuMemory:
         processes = [self.process(process) for process in self.processes()] if gpus else []
         result = memory_picture(meminfo, gpus)
         result.update(gpus=[gpu.fact() for gpu in gpus], processes=processes, gathered_at=gathered_at)
+        if self.module.params.get("holders"):
+            result["holders"] = self.holders(processes, meminfo)
         return result
+
+    def holders(self, processes: t.Sequence[t.Mapping[str, t.Any]], meminfo: t.Mapping[str, int]) -> t.List[t.Dict[str, t.Any]]:
+        """Who holds memory. :param processes: those on the GPUs."""
+        on_gpu: t.Dict[int, t.Tuple[int, str]] = {}
+        for process in processes:
+            # One with contexts on two GPUs stands there twice.
+            on_gpu[process["pid"]] = (on_gpu.get(process["pid"], (0, ""))[0] + (process["used_bytes"] or 0), process["name"] or "")
+        named = {}
+        try:
+            for entry in self.docker.get("/containers/json") if self.docker else []:
+                named[str(entry["Id"])] = (str((entry.get("Names") or [entry["Id"][:12]])[0]).lstrip("/"), str(entry.get("Image")))
+        except DockerError as error:
+            self.module.warn(f"Containers are returned without name and image: {error}")
+        root = os.path.dirname(self.proc)
+        found = _holders.holders("", _processes.groups(root), named, on_gpu, meminfo, root)
+        return [{key: entry[key] for key in ("kind", "name", "image", "pid", "bytes", "gpu_bytes")} for entry in found if entry["kind"] != "page_cache"]
 
     def gpus(self) -> t.List[Gpu]:
         """The node's GPUs; none where there is no nvidia-smi."""
@@ -275,6 +325,7 @@ def main() -> None:
         argument_spec={
             "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
             "timeout": {"type": "int", "default": 30},
+            "holders": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )

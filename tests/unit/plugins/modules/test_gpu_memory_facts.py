@@ -196,3 +196,37 @@ def test_no_proc_fails_with_one_sentence(tmp_path: pathlib.Path) -> None:
 def test_user_name() -> None:
     assert gpu_memory_facts.user_name(0) == "root"
     assert gpu_memory_facts.user_name(4_000_000_000) == "4000000000"
+
+
+def test_who_holds_the_memory(tmp_path: pathlib.Path, proc: pathlib.Path) -> None:
+    """The node's root is where its /proc hangs; the container's own memory stands in its control group."""
+    (tmp_path / "root").mkdir()
+    proc.joinpath("1832").rename(tmp_path / "root" / "moved")
+    here = tmp_path / "root" / "proc"
+    here.mkdir()
+    (tmp_path / "root" / "moved").rename(here / "1832")
+    (here / "meminfo").write_text("MemTotal: 1000 kB\nMemFree: 400 kB\nMemAvailable: 900 kB\nCached: 500000 kB\n")
+    group = tmp_path / "root" / "sys" / "fs" / "cgroup" / "system.slice" / f"docker-{ID}.scope"
+    group.mkdir(parents=True)
+    (group / "memory.stat").write_text(f"anon {3 << 30}\nfile 77\nshmem {1 << 30}\n")
+
+    class Listing(Docker):
+        def get(self, path: str) -> list[dict[str, t.Any]]:
+            assert path == "/containers/json"
+            return [{"Id": ID, "Names": ["/qwen-rank0"], "Image": "sglang:1"}]
+
+    module = FakeModule(both((0, GB10, "")), {"nvidia-smi"})
+    module.params["holders"] = True
+    subject = gpu_memory_facts.GpuMemory(t.cast("t.Any", module), str(here))
+    subject.docker = t.cast("t.Any", Listing(None))
+    facts = subject.facts()
+    assert facts.keys() == KEYS | {"holders"}
+    held = {
+        "kind": "container",
+        "name": "qwen-rank0",
+        "image": "sglang:1",
+        "pid": None,
+        "bytes": (4 << 30) + 12800 * 1024 * 1024,
+        "gpu_bytes": 12800 * 1024 * 1024,
+    }
+    assert facts["holders"] == [held]
