@@ -1,0 +1,85 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What came back of the ranks' memory: on GPUs with memory of their own, on shared memory, with others that take or keep it."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._memory_return import compare
+
+GIB = 1 << 30
+RANK = "qwen-rank0"
+
+
+def holder(name: str, gigabytes: float, kind: str = "container", gpu: float = 0, pid: int | None = None) -> dict[str, t.Any]:
+    image = "sglang:1" if kind == "container" else None
+    return {"kind": kind, "name": name, "image": image, "pid": pid, "bytes": int(gigabytes * GIB), "gpu_bytes": int(gpu * GIB)}
+
+
+def memory(available: float, *holders: dict[str, t.Any], total: float = 119.7, unified: bool = True, gpus: bool = True) -> dict[str, t.Any]:
+    return {
+        "available_bytes": int(available * GIB),
+        "total_bytes": int(total * GIB),
+        "holders": list(holders),
+        "unified": unified,
+        "gpus": [{}] if gpus else [],
+    }
+
+
+PYTHON = holder("python3", 3, "process", pid=77)
+
+
+@pytest.mark.parametrize(
+    "before, after, done, sentence",
+    [
+        (memory(10, holder(RANK, 100)), memory(110), True, "n: 100.0 GiB came back, 110.0 of 119.7 GiB available"),
+        # A tenth may be in use otherwise: page tables, a cache, somebody's shell.
+        (memory(10, holder(RANK, 100)), memory(101), True, "n: 91.0 GiB came back, 101.0 of 119.7 GiB available"),
+        (memory(10), memory(10.1), True, "n: the ranks held nothing, 10.1 of 119.7 GiB available"),
+        (memory(10, holder(RANK, 0.4)), memory(9.9), True, "n: 0.0 MiB came back, 9.9 of 119.7 GiB available"),
+        # The GPU's own memory is what counts there.
+        (memory(4, holder(RANK, 60, gpu=40), unified=False), memory(44, unified=False), True, "n: 40.0 GiB came back, 44.0 of 119.7 GiB available"),
+        (memory(4, holder(RANK, 3), gpus=False, unified=False), memory(7, gpus=False), True, "n: 3.0 GiB came back, 7.0 of 119.7 GiB available"),
+        # Somebody else was quicker: it did come back.
+        (
+            memory(10, holder(RANK, 100)),
+            memory(40, holder("eager", 70)),
+            True,
+            "n: 100.0 GiB came back, of which container eager (sglang:1) has taken 70.0 GiB meanwhile, 40.0 of 119.7 GiB available",
+        ),
+        (
+            memory(10, holder(RANK, 100)),
+            memory(15, holder(RANK, 95)),
+            False,
+            "n: of the 100.0 GiB that the ranks held 5.0 GiB came back within 60 s, 15.0 of 119.7 GiB available. "
+            "Container qwen-rank0 (sglang:1) holds 95.0 GiB: stop it there.",
+        ),
+        (
+            memory(10, holder(RANK, 100), PYTHON),
+            memory(30, {**PYTHON, "bytes": 5 * GIB}),
+            False,
+            "n: of the 100.0 GiB that the ranks held 20.0 GiB came back within 60 s, 30.0 of 119.7 GiB available. "
+            "Process 77 (python3) holds 5.0 GiB: stop it there.",
+        ),
+        (
+            memory(10, holder(RANK, 100), PYTHON),
+            memory(30, PYTHON),
+            False,
+            "n: of the 100.0 GiB that the ranks held 20.0 GiB came back within 60 s, 30.0 of 119.7 GiB available. "
+            "No process is seen to hold it: if it stays so, the driver does, and a reboot of n gives it back.",
+        ),
+    ],
+)
+def test_what_came_back(before: dict[str, t.Any], after: dict[str, t.Any], done: bool, sentence: str) -> None:
+    found = compare(before, after, [RANK])
+    assert (found.done, found.sentence("n", 60)) == (done, sentence)
+
+
+def test_another_deployments_ranks_are_nobody_to_wait_for() -> None:
+    other = holder("other-rank0", 50)
+    found = compare(memory(10, holder(RANK, 20), other), memory(30, other), [RANK])
+    assert found.done and found.held_bytes == 20 * GIB and found.holder is None
