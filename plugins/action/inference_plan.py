@@ -188,6 +188,9 @@ class ActionModule(ActionBase):
             "assumed": plan.assumed,
             "away": plan.away,
             "staged": plan.staged,
+            "unrecorded": plan.unrecorded,
+            # Anything at all is to be done on the nodes.
+            "idle": plan.action == "none" and plan.staged and not plan.unrecorded,
             "image_content": (plan.nodes[0].info.get("image") or {}).get("identity"),
             "model_digest": plan.nodes[0].model.get("digest"),
             "endpoint": plan.endpoint,

@@ -143,7 +143,8 @@ class Ledger:
             raise LedgerError(f"'{identity}' can't be a launch's id: give the record the launch_id that its ranks have.")
         with self._alone(dry):
             before = self._load(self._record(identity), []) or {}
-            after = {**before, **record}
+            # Of a launch that was begun by a run that was killed then, nobody has told when.
+            after = {"began": record.get("ended"), **before, **record}
             if len(json.dumps(after)) > _MOST_BYTES:
                 raise LedgerError(f"The record of launch {identity} is larger than {_MOST_BYTES // 1024} KiB: leave its logs out.")
             if not dry:

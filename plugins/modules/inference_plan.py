@@ -233,6 +233,12 @@ plan:
     staged:
       description: The image is the same on all nodes, so nothing needs to be brought anywhere. Only with O(nodes).
       type: bool
+    unrecorded:
+      description: It serves, and the nodes have not kept a record of that. Only with O(nodes).
+      type: bool
+    idle:
+      description: Nothing at all is to be done on the nodes. Only with O(nodes).
+      type: bool
     image_content:
       description: The image's content at the head, or none where it is not there yet. Only with O(nodes).
       type: str

@@ -134,6 +134,14 @@ def held_by_others(info: Info, memory: t.Mapping[str, t.Any], deployment: str) -
     return sum(process.get("used_bytes") or 0 for process in others(info, memory, deployment))
 
 
+def recorded(info: Info, deployment: str, launch_id: str) -> bool:
+    """Whether a node has kept that a launch has answered; True where it can't be told."""
+    if "ledger" not in info:
+        return True
+    good = (info["ledger"].get(deployment) or {}).get("good") or {}
+    return bool(good.get("launch_id") == launch_id)
+
+
 def seconds_to_ready(infos: t.Sequence[Info], deployment: str) -> float | None:
     """How long the last start took that came to serve, by what the nodes keep of it; None where none is kept."""
     for info in infos:

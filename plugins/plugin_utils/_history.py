@@ -15,6 +15,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._ledger impor
 Plan = t.Mapping[str, t.Any]
 Record = dict[str, t.Any]
 
+STARTS = ("start", "restart")
+"""The plan's actions that begin a launch."""
 _VERDICT = ("verdict", "phase", "cause", "culprit", "summary", "remedy")
 
 
@@ -39,14 +41,14 @@ def record(
     told = {key: verdict.get(key) for key in _VERDICT} if verdict.get("verdict") else None
     if failure and (told is None or told["verdict"] == "ready"):
         told = {**dict.fromkeys(_VERDICT), "verdict": "failed", "summary": failure}
+    own = plan["action"] in STARTS
+    # What another run has begun, and this one only saw come to its end, stays that one's.
+    started = {key: list(plan[key]) for key in ("reasons", "differences")}
+    started.update(action=plan["action"], who=dict(who), began=round(began, 1))
     return {
+        **(started if own else {}),
         "launch_id": plan["launch_id"],
         "deployment": plan["deployment"],
-        "action": plan["action"],
-        "reasons": list(plan["reasons"]),
-        "differences": list(plan["differences"]),
-        "who": dict(who),
-        "began": round(began, 1),
         "ended": round(ended, 1),
         "recipe": plan["recipe"],
         "image": {"name": plan["image"], "content": plan["image_content"]},
@@ -60,12 +62,20 @@ def record(
             node: [{key: phase.get(key) for key in ("phase", "time", "seconds")} for phase in found.get("timeline") or []]
             for node, found in (verdict.get("nodes") or {}).items()
         },
-        # Of one that another run has started, nobody knows here when.
-        "seconds_to_ready": round(ended - began, 1) if answered and plan["action"] != "watch" else None,
+        "seconds_to_ready": (round(ended - began, 1) if own else _by_log(verdict)) if answered else None,
         "answer": {key: answer.get(key) for key in ("seconds", "tokens")} if answered else None,
         "answered": answered,
         "restored": restored,
     }
+
+
+def _by_log(verdict: t.Mapping[str, t.Any]) -> float | None:
+    """How long a launch took that another run has begun, by the head's log: from its first phase until it was ready."""
+    for found in (verdict.get("nodes") or {}).values():
+        phases = found.get("timeline") or []
+        if found.get("rank") == 0 and phases and phases[-1]["phase"] == "ready" and None not in (phases[0]["time"], phases[-1]["time"]):
+            return round(phases[-1]["time"] - phases[0]["time"], 1)
+    return None
 
 
 def target(ledgers: t.Sequence[t.Mapping[str, t.Any]], present: t.Mapping[str, t.Any] | None = None) -> Record | None:

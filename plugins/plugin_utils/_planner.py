@@ -75,6 +75,8 @@ class Plan:
     differences: list[str] = field(default_factory=list)
     away: float | None = None
     """Seconds until it serves (again), as its last start took; None where nothing starts or none is known."""
+    unrecorded: bool = False
+    """It serves, and the nodes have not kept that: the run that began it was killed before."""
     staged: bool = False
     """The image is the same on all nodes."""
     endpoint: str = ""
@@ -134,6 +136,8 @@ def make(recipe: Recipe, nodes: t.Sequence[Node], settings: Settings) -> Plan:
     _decide(plan, settings)
     _check_memory(plan)
     _check_ports(plan)
+    if plan.action == "none":
+        plan.unrecorded = any(not _actual.recorded(node.info, recipe.name, _launch_id(plan)) for node in plan.nodes)
     contents = {(node.info.get("image") or {}).get("identity") for node in plan.nodes}
     plan.staged = len(contents) == 1 and None not in contents
     if plan.action in ("start", "restart"):

@@ -54,8 +54,14 @@ def test_a_launch_that_came_to_nothing(verdict: dict[str, t.Any], answer: dict[s
     assert (record["verdict"]["verdict"], record["verdict"]["summary"]) == ("failed", wanted)
 
 
-def test_of_a_launch_that_was_only_watched_nobody_knows_how_long_it_took() -> None:
-    assert _history.record({**PLAN, "action": "watch"}, READY, ANSWER, (100.0, 105.0), WHO)["seconds_to_ready"] is None
+def test_of_a_launch_that_was_only_watched_its_log_tells_how_long_it_took() -> None:
+    phases = [{"phase": "parse_args", "time": 10.0, "seconds": 80.0}, {"phase": "ready", "time": 90.5, "seconds": None}]
+    verdict = {**READY, "nodes": {"spark1": {"rank": 0, "timeline": phases}, "spark2": {"rank": 1, "timeline": phases[:1]}}}
+    record = _history.record({**PLAN, "action": "watch"}, verdict, ANSWER, (100.0, 105.0), WHO)
+    assert record["seconds_to_ready"] == 80.5
+    # Who began it, when and why, is the other run's word.
+    assert {"who", "began", "action", "reasons", "differences"} & set(record) == set()
+    assert _history.record({**PLAN, "action": "none"}, {}, ANSWER, (100.0, 105.0), WHO)["seconds_to_ready"] is None
 
 
 def test_the_filter_tells_who(monkeypatch: pytest.MonkeyPatch) -> None:
