@@ -62,6 +62,8 @@ class Head:
         self._reports: t.Dict[int, t.Tuple[float, Data]] = {}
         self._decision = _autostart.Decision(node.state)
         self._watching = False
+        self._told: t.Dict[str, str] = {}
+        """By address, why its last call was ended: a worker calls again every few seconds."""
         self._run = {"run": "autostart/{0}".format(self.config["nodes"][0]), "user": "autostart", "host": self.config["nodes"][0], "pid": os.getpid()}
         self._ledger = _ledger.Ledger(self.config["deployment"], node.root)
         # An agent before this one may have ended while it had the lock.
@@ -95,7 +97,8 @@ class Head:
         return {"want": decision.wants.get(rank), "order": decision.order, "watch": watching, "wait": HURRY if hurry else POLL}
 
     def _problem(self, address: str, why: str) -> None:
-        if "token" in why or "deployment" in why:
+        if ("token" in why or "deployment" in why) and self._told.get(address) != why:
+            self._told[address] = why
             self.journal.say((_autostart.WARNING, "{0} was hung up on: {1}. A deploy gives all nodes the same settings again.".format(address, why)))
 
     def turn(self) -> float:

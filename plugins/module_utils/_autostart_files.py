@@ -40,13 +40,14 @@ StartLimitBurst=20
 [Service]
 Type=notify
 ExecStart={python} -I -B /{program} /{settings}/%i.json
+SyslogIdentifier=sparkstack-autostart
 Restart=always
 RestartSec=5
 TimeoutStopSec=5
 Nice=5
 NoNewPrivileges=yes
 ProtectSystem=strict
-ReadWritePaths=/var/lib/sparkstack
+StateDirectory=sparkstack
 ProtectHome=yes
 PrivateTmp=yes
 ProtectKernelTunables=yes
@@ -56,7 +57,7 @@ LockPersonality=yes
 RestrictRealtime=yes
 RestrictSUIDSGID=yes
 RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
-CapabilityBoundingSet=CAP_DAC_READ_SEARCH CAP_SYS_PTRACE CAP_SYSLOG CAP_NET_RAW
+CapabilityBoundingSet=CAP_DAC_READ_SEARCH CAP_SYS_PTRACE CAP_SYSLOG
 
 [Install]
 WantedBy=multi-user.target
