@@ -23,6 +23,13 @@ pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
 RECIPE = play.ROOT / "tests" / "lab" / "recipes" / "tiny-qwen3-moe.yml"
 DEPLOY = "deploy_qwen.yml"
+LEDGER = f"/var/lib/sparkstack/deployments/{play.DEPLOYMENT}"
+
+
+def kept(what: str) -> dict[str, t.Any]:
+    """What the head keeps of a launch: the last one, or the one that answered last."""
+    newest = f"launches/$(ls {LEDGER}/launches | sort | tail -n 1)" if what == "last" else f"{what}.json"
+    return t.cast("dict[str, t.Any]", json.loads(play.node("spark1", f"cat {LEDGER}/{newest}")))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -247,7 +254,29 @@ def test_a_run_that_was_killed_is_taken_up_again() -> None:
     assert again.code == 0, again.output
     assert "action watch it until it is ready because all ranks run, and are still starting" in again.text
     assert {name: rank["id"] for name, rank in play.ranks().items()} == before
-    assert set(again.changed.values()) == {0} and "answered" in again.text
+    assert "answered" in again.text
+    # The killed run had the lock, and left word of what it began; only that is completed now.
+    assert "was taken over, because that run is gone" in again.text
+    assert kept("last")["action"] == "restart" and kept("good")["launch_id"] == kept("last")["launch_id"]
+    assert not play.node("spark1", f"ls {LEDGER}").count("lock.json")
+    third = play.playbook(DEPLOY)
+    assert third.code == 0 and set(third.changed.values()) == {0}, third.output
+
+
+def test_a_new_launch_that_comes_to_nothing_brings_the_one_before_back() -> None:
+    good = kept("good")
+    extra = {"tp_launch_environment": {"GLOO_SOCKET_IFNAME": "enp99s0"}, "tp_launch_rollback": True}
+    run = play.playbook(DEPLOY, extra=extra)
+    assert run.code == 2, run.output
+    assert "enp99s0" in run.text
+    assert f"The launch before it, {good['launch_id']}, was brought back and serves." in run.text
+    found = kept("good")
+    assert found["recipe"] == good["recipe"] and found["restored"] and found["launch_id"] != good["launch_id"]
+    names = play.node("spark1", f"cd {LEDGER}/launches; grep -l enp99s0 *.json").split()
+    failed = json.loads(play.node("spark1", f"cat {LEDGER}/launches/{names[0]}"))
+    assert (failed["answered"], failed["verdict"]["cause"]) == (False, "gloo_wrong_iface") and failed["who"]["user"]
+    again = play.playbook(DEPLOY)
+    assert again.code == 0 and set(again.changed.values()) == {0}, again.output
 
 
 def test_a_changed_argument_is_predicted_with_its_field_and_then_done(tmp_path: pathlib.Path) -> None:
