@@ -43,7 +43,7 @@ def record(
         told = {**dict.fromkeys(_VERDICT), "verdict": "failed", "summary": failure}
     own = plan["action"] in STARTS
     # What another run has begun, and this one only saw come to its end, stays that one's.
-    started = {key: list(plan[key]) for key in ("reasons", "differences")}
+    started: Record = {key: list(plan[key]) for key in ("reasons", "differences")}
     started.update(action=plan["action"], who=dict(who), began=round(began, 1))
     return {
         **(started if own else {}),
@@ -74,7 +74,7 @@ def _by_log(verdict: t.Mapping[str, t.Any]) -> float | None:
     for found in (verdict.get("nodes") or {}).values():
         phases = found.get("timeline") or []
         if found.get("rank") == 0 and phases and phases[-1]["phase"] == "ready" and None not in (phases[0]["time"], phases[-1]["time"]):
-            return round(phases[-1]["time"] - phases[0]["time"], 1)
+            return round(float(phases[-1]["time"]) - float(phases[0]["time"]), 1)
     return None
 
 
