@@ -1,0 +1,309 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is private to the collection: it can change at any time.
+
+"""Every deployment on the nodes, out of what the modules told of each node: one mapping for programs, and lines for people. Pure."""
+
+from __future__ import annotations
+
+import time
+import typing as t
+from datetime import datetime
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._ledger import content, who
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._memory_return import available
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._planner import gib
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._report import seconds
+
+Data = dict[str, t.Any]
+Node = t.Mapping[str, t.Any]
+
+FORMAT = 1
+"""Raised when a key of the mapping changes its meaning or goes; new keys may come at any time."""
+EVERYWHERE = ("0.0.0.0", "::")
+# What is about how a launch is watched, and not about what it is.
+_HARMLESS = ("description", "timeouts", "proof")
+
+
+def survey(
+    nodes: t.Sequence[Node],
+    wanted: t.Mapping[str, t.Any] | None = None,
+    now: float | None = None,
+    gone: t.Callable[[str], bool] = lambda run: False,
+) -> Data:
+    """The whole, as docs/status.md describes it.
+
+    :param nodes: one mapping a host: C(name), C(host) (by which clients reach it), C(info), C(memory) (the fact, with its holders), C(answers) (results of
+        M(sparkstack.inference.inference_proof), each with the container as C(item)) and C(verdicts) (by deployment); empty where there is none.
+    :param wanted: RV(sparkstack.inference.inference_plan#module:plan) of the recipe that is wanted, or None. :param now: seconds since the epoch.
+    :param gone: whether a run is certain to have ended.
+    """
+    now = time.time() if now is None else now
+    names = {rank["deployment"] for node in nodes for rank in _ranks(node)} | {name for node in nodes for name in _info(node).get("ledger") or {}}
+    return {
+        "format": FORMAT,
+        "taken_at": _iso(now),
+        "nodes": {node["name"]: _of_node(node) for node in nodes},
+        "deployments": {name: _deployment(name, nodes, wanted, now, gone) for name in sorted(names)},
+    }
+
+
+def _info(node: Node) -> t.Mapping[str, t.Any]:
+    """What inference_info returned; nothing where the node could not be reached."""
+    info = node.get("info") or {}
+    return info if info.get("docker") else {}
+
+
+def _ranks(node: Node) -> t.Sequence[t.Mapping[str, t.Any]]:
+    return _info(node).get("containers") or []
+
+
+def _seen(node: Node) -> bool:
+    """Whether all that runs on the node is known."""
+    return bool((_info(node).get("docker") or {}).get("reachable"))
+
+
+def _of_node(node: Node) -> Data:
+    info, memory = _info(node), node.get("memory") or {}
+    problem = None if _seen(node) else info["docker"]["error"] if info else "unreachable, its ranks are unknown"
+    keys = ("total_bytes", "available_bytes", "unified")
+    return {
+        "reachable": bool(info),
+        "docker": _seen(node) if info else None,
+        "problem": problem,
+        "booted_at": _iso(info.get("booted_at")),
+        "memory": {key: memory.get(key) for key in keys} if memory else None,
+    }
+
+
+def _deployment(name: str, nodes: t.Sequence[Node], wanted: t.Mapping[str, t.Any] | None, now: float, gone: t.Callable[[str], bool]) -> Data:
+    """One deployment over all nodes."""
+    verdict = next((node["verdicts"][name] for node in nodes if (node.get("verdicts") or {}).get(name, {}).get("verdict")), None)
+    ranks = [_rank(node, found, verdict) for node in nodes for found in _ranks(node) if found["deployment"] == name]
+    count = max((found["ranks"] for node in nodes for found in _ranks(node) if found["deployment"] == name), default=0)
+    unseen = [node["name"] for node in nodes if not _seen(node)]
+    present = {rank["rank"] for rank in ranks}
+    ranks += [_absent(number, unseen) for number in range(count) if number not in present]
+    ranks.sort(key=lambda rank: (rank["rank"], rank["node"] or ""))
+    head, answer = _head(name, nodes)
+    ledgers = [_info(node)["ledger"][name] for node in nodes if name in (_info(node).get("ledger") or {})]
+    launches = sorted({rank["launch_id"] for rank in ranks if rank["launch_id"]})
+    good = _newest(ledgers, "good")
+    found: Data = {
+        "engine": head.get("engine"),
+        "model": head.get("model"),
+        "image": head.get("image"),
+        "endpoint": head.get("endpoint"),
+        "launch_id": launches[0] if len(launches) == 1 else None,
+        "answer": answer,
+        "answered_at": _iso(now if (answer or {}).get("answered") else (good or {}).get("ended")),
+        "ranks": ranks,
+        "verdict": {key: verdict.get(key) for key in ("verdict", "phase", "cause", "culprit", "summary", "remedy")} if verdict else None,
+        "lock": _lock(nodes, name, gone),
+        "drift": _drift(name, nodes, ledgers, launches, wanted),
+        "last": _launch(_newest(ledgers, "last")),
+        "good": _launch(good),
+        "problems": sorted({problem for ledger in ledgers for problem in ledger.get("problems") or []}),
+    }
+    found["state"], found["summary"] = _state(found, launches, unseen)
+    if found["state"] == "serving":
+        for rank in ranks:
+            rank["phase"] = "ready"
+    return found
+
+
+def _rank(node: Node, found: t.Mapping[str, t.Any], verdict: t.Mapping[str, t.Any] | None) -> Data:
+    """One rank's container, with what the verdict tells of it."""
+    judged = ((verdict or {}).get("nodes") or {}).get(node["name"]) or {}
+    held = [holder["bytes"] for holder in (node.get("memory") or {}).get("holders") or [] if (holder["kind"], holder["name"]) == ("container", found["name"])]
+    begun = _epoch(found["started_at"])
+    since = _info(node).get("now")
+    up = round(since - begun) if found["running"] and begun is not None and since is not None else None
+    return {
+        "rank": found["rank"],
+        "node": node["name"],
+        "container": found["name"],
+        "state": "running" if found["running"] else "ended",
+        "launch_id": found["launch_id"],
+        "started_at": _iso(begun),
+        "finished_at": None if found["running"] else _iso(_epoch(found["finished_at"])),
+        "uptime_seconds": up,
+        "exit_code": None if found["running"] else found["exit_code"],
+        "oom_killed": found["oom_killed"],
+        "memory_bytes": sum(held) if held else None,
+        "phase": judged.get("phase"),
+        "cause": judged.get("cause"),
+    }
+
+
+def _absent(number: int, unseen: t.Sequence[str]) -> Data:
+    """A rank that no node showed: missing, unless it may be on a node that could not be looked at."""
+    keys = ("launch_id", "started_at", "finished_at", "uptime_seconds", "exit_code", "memory_bytes", "phase", "cause")
+    return {"rank": number, "node": None, "container": None, "state": "unknown" if unseen else "missing", "oom_killed": False, **dict.fromkeys(keys)}
+
+
+def _head(name: str, nodes: t.Sequence[Node]) -> tuple[Data, Data | None]:
+    """The head's container with its endpoint, and what it answered; None where it was not asked."""
+    for node in nodes:
+        for found in _ranks(node):
+            if found["deployment"] == name and found["rank"] == 0:
+                asked = next((one for one in node.get("answers") or [] if (one.get("item") or {}).get("name") == found["name"] and "answered" in one), None)
+                host = node.get("host") or node["name"] if found["listen_address"] in EVERYWHERE else found["listen_address"]
+                told = {key: asked.get(key) for key in ("answered", "seconds", "problem")} if asked else None
+                return {**found, "endpoint": f"http://{host}:{found['port']}/v1"}, told
+    return {}, None
+
+
+def _newest(ledgers: t.Sequence[t.Mapping[str, t.Any]], key: str) -> Data | None:
+    """The newest record that a node keeps under that key: one that was away for a launch has an older one."""
+    kept = [ledger[key] for ledger in ledgers if ledger.get(key)]
+    return max(kept, key=lambda record: float(record.get("began") or 0), default=None)
+
+
+def _launch(record: t.Mapping[str, t.Any] | None) -> Data | None:
+    """A launch's record in short."""
+    if record is None:
+        return None
+    keys = ("launch_id", "action", "who", "seconds_to_ready", "answer", "answered", "restored", "verdict", "image", "model")
+    return {**{key: record.get(key) for key in keys}, "began": _iso(record.get("began")), "ended": _iso(record.get("ended"))}
+
+
+def _lock(nodes: t.Sequence[Node], name: str, gone: t.Callable[[str], bool]) -> Data | None:
+    """Who works on it; one whose run is gone or whose time is over is in nobody's way."""
+    for node in nodes:
+        lock = ((_info(node).get("ledger") or {}).get(name) or {}).get("lock")
+        if lock:
+            left = float(lock.get("until") or 0) <= float(_info(node).get("now") or 0) or gone(str(lock.get("run")))
+            keys = ("user", "host", "pid", "job")
+            return {**{key: lock.get(key) for key in keys}, "since": _iso(lock.get("since")), "until": _iso(lock.get("until")), "left": left}
+    return None
+
+
+def _state(found: Data, launches: t.Sequence[str], unseen: t.Sequence[str]) -> tuple[str, str]:
+    """In which state it is, and why, in a sentence."""
+    ranks, answered, verdict = found["ranks"], (found["answer"] or {}).get("answered"), found["verdict"] or {}
+    says = "its head answers, but " if answered else ""
+    if any(rank["state"] == "unknown" for rank in ranks) or (not ranks and unseen):
+        return "unknown", f"{says}what runs on {' and '.join(unseen)} is unknown"
+    if not ranks:
+        return "stopped", "no node has a rank of it"
+    lost = [rank for rank in ranks if rank["state"] != "running"]
+    if lost:
+        told = ", ".join(f"rank {rank['rank']} {_lost(rank)}" for rank in lost)
+        return "failed", verdict["summary"] if verdict.get("verdict") == "failed" and not answered else says + told
+    if len(launches) > 1:
+        return "failed", f"{says}its ranks are of different launches"
+    if answered:
+        return "serving", "all ranks run, and the head has answered a request"
+    if verdict.get("verdict") in ("starting", "stalled", "failed"):
+        return verdict["verdict"], verdict["summary"]
+    problem = (found["answer"] or {}).get("problem") or "rank 0 was not asked"
+    return "failed", f"all ranks run, but the head does not answer: {problem}"
+
+
+def _lost(rank: Data) -> str:
+    if rank["state"] == "missing":
+        return "is missing"
+    why = "killed by the kernel for memory" if rank["oom_killed"] else f"exit code {rank['exit_code']}"
+    return f"on {rank['node']} has ended ({why})"
+
+
+def _drift(
+    name: str, nodes: t.Sequence[Node], ledgers: t.Sequence[t.Mapping[str, t.Any]], launches: t.Sequence[str], wanted: t.Mapping[str, t.Any] | None
+) -> list[str] | None:
+    """How what runs differs from the recipe that is wanted, a line each; None where there is none for it or nothing is known."""
+    if not wanted or wanted.get("deployment") != name or len(launches) != 1:
+        return None
+    records = [ledger[key] for ledger in ledgers for key in ("last", "good", "previous") if ledger.get(key)]
+    record = next((record for record in records if record.get("launch_id") == launches[0] and record.get("recipe")), None)
+    if record is None:
+        return None
+    given = {"recipe": wanted["recipe"]}
+    before, after = ({key: value for key, value in one["recipe"].items() if key not in _HARMLESS} for one in (record, given))
+    lines = [] if content({**record, "image": None, "model": None}) == content(given) else _container.differences(before, after)
+    images = {node["name"]: (_info(node).get("image") or {}).get("identity") for node in nodes}
+    of_rank = {node["name"]: found["spec"].get("image_identity") for node in nodes for found in _ranks(node) if found["deployment"] == name}
+    moved = [node for node, identity in of_rank.items() if identity and images.get(node) not in (None, identity)]
+    return lines + [f"{node}: {wanted['image']} is another image there than the one that runs" for node in sorted(moved)]
+
+
+# For people.
+
+
+def lines(found: t.Mapping[str, t.Any], deployment: str = "") -> list[str]:
+    """The mapping of :func:`survey` as lines. :param deployment: the only one that was asked for, or nothing."""
+    told: list[str] = [f"{name}: {node['problem']}" for name, node in found["nodes"].items() if node["problem"]]
+    if not told and not any(one["ranks"] for one in found["deployments"].values()):
+        told.append(
+            f"No node has a rank of '{deployment}': leave the variable deployment out to see which deployments there are."
+            if deployment
+            else "No deployment runs on these nodes."
+        )
+    for name, one in found["deployments"].items():
+        told += _told(name, one)
+    told += [
+        f"{name}: {available(node['memory']['available_bytes'], node['memory']['total_bytes'])}"
+        for name, node in found["nodes"].items()
+        if node["memory"] and None not in (node["memory"]["available_bytes"], node["memory"]["total_bytes"])
+    ]
+    return told
+
+
+def _told(name: str, one: t.Mapping[str, t.Any]) -> list[str]:
+    """One deployment's lines."""
+    what = f", {one['model']} at {one['endpoint']} by {one['engine']} from {one['image']}" if one["endpoint"] else ""
+    told = [f"{name}: {one['state']}{what}" + ("" if one["state"] == "serving" else f": {one['summary']}")]
+    count = len({rank["rank"] for rank in one["ranks"]})
+    told += [f"{name} rank {rank['rank']} of {count} {_rank_told(rank)}" for rank in one["ranks"]]
+    answer = one["answer"]
+    if answer:
+        node = next(rank["node"] for rank in one["ranks"] if rank["rank"] == 0)
+        said = f"answered in {answer['seconds']} s" if answer["answered"] else f"does not answer: {answer['problem']}"
+        told.append(f"{name} at port {one['endpoint'].rpartition(':')[2].partition('/')[0]} of {node}: {said}")
+    if one["answered_at"] and not (answer or {}).get("answered"):
+        told.append(f"{name} is last known to have answered at {one['answered_at']} (launch {one['good']['launch_id']})")
+    verdict = one["verdict"] or {}
+    if verdict.get("remedy") and one["state"] in ("failed", "stalled") and verdict["verdict"] in ("failed", "stalled"):
+        told.append(f"{name} remedy: {verdict['remedy']}")
+    last = one["last"]
+    if last and not last["answered"] and (last["verdict"] or {}).get("summary") not in (None, one["summary"]):
+        told.append(f"{name} launch {last['launch_id']} came to nothing at {last['ended']}: {last['verdict']['summary']}")
+    if one["drift"] is not None:
+        told.append(f"{name} runs as the recipe says" if not one["drift"] else f"{name} differs from the recipe: {'; '.join(one['drift'])}")
+    lock = one["lock"]
+    if lock and lock["left"]:
+        told.append(f"{name} was being worked on by {who(lock)} since {lock['since']}, a run that is over: the next one takes its lock over")
+    elif lock:
+        told.append(f"{name} is being worked on by {who(lock)} since {lock['since']}")
+    return told + [f"{name}: {problem}" for problem in one["problems"]]
+
+
+def _rank_told(rank: t.Mapping[str, t.Any]) -> str:
+    if rank["state"] in ("missing", "unknown"):
+        return "is missing" if rank["state"] == "missing" else "is unknown"
+    words = [f"launch {rank['launch_id']}"]
+    if rank["state"] == "running":
+        begun = f"on {rank['node']}: runs since {rank['started_at']}"
+        begun += f" ({seconds(rank['uptime_seconds'])})" if rank["uptime_seconds"] is not None else ""
+    else:
+        begun = f"on {rank['node']}: ended at {rank['finished_at']}, exit code {rank['exit_code']}"
+        words = ["killed by the kernel for memory", *words] if rank["oom_killed"] else words
+    words = [f"phase {rank['phase']}", *words] if rank["phase"] else words
+    words += [gib(rank["memory_bytes"])] if rank["memory_bytes"] else []
+    return ", ".join([begun, *words])
+
+
+def _iso(moment: t.Any) -> str | None:
+    """Seconds since the epoch in ISO 8601, UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(moment))) if isinstance(moment, (int, float)) else None
+
+
+def _epoch(stamp: str | None) -> float | None:
+    """Docker's C(2026-11-30T08:00:12.123456789Z) in seconds since the epoch; None for C(0001-01-01T00:00:00Z), which is never."""
+    if not stamp or stamp.startswith("0001"):
+        return None
+    whole, _dot, fraction = stamp.rstrip("Z").partition(".")
+    return datetime.fromisoformat(whole + "+00:00").timestamp() + (float(f"0.{fraction}") if fraction.isdigit() else 0.0)
