@@ -5,7 +5,8 @@
 """Faults made for real on the lab's nodes, and what the collection makes of them: tables, then one line a figure.
 
 Usage: faults.py [--part PART] [--row TEXT] [--lock FILE] [--list]. Called by `make faults`. Parts, by default all:
-  converge   what a deploy does about a fault: all ranks again, worker first, up to a completion
+  converge   a fault on a deployment that serves, and what one run of the deploy playbook does about it, up to a completion
+  autostart  reboots without the controller: what the nodes do by themselves
   vllm       what the watch says of each fault with the real vLLM, and after how many seconds
   sglang     the same with the rehearsal of SGLang
   healthy    healthy starts, some slowed on purpose: none may be called stalled or failed
@@ -18,10 +19,10 @@ import signal
 import sys
 import time
 
-from faultlab import converge, healthy, rows, run
+from faultlab import autostart, converge, healthy, mending, rows, run
 from faultlab.engines import ENGINES
 
-PARTS = ("converge", "vllm", "sglang", "healthy")
+PARTS = ("converge", "autostart", "vllm", "sglang", "healthy")
 
 
 def main(arguments: list[str]) -> int:
@@ -42,10 +43,10 @@ def main(arguments: list[str]) -> int:
     if options.list:
         for name, engine in ENGINES.items():
             print(f"{name}:", *(f"  {row.name}" for row in rows.rows_for(engine)), sep="\n")
+        print("converge:", *(f"  {fault.name}" for fault in mending.FAULTS), sep="\n")
         return 0
     begin = time.monotonic()
-    mended: list[bool] = []
-    figures: list[str] = []
+    mended: list[converge.Outcome] = []
     outcomes: list[run.Outcome] = []
     engines = [ENGINES[part] for part in parts if part in ENGINES]
     with run.alone(options.lock):
@@ -56,13 +57,17 @@ def main(arguments: list[str]) -> int:
     if "healthy" in parts:
         outcomes += healthy.starts(options.lock)
     if "converge" in parts:
+        mended += converge.matrix([fault for fault in mending.FAULTS if chosen([fault.name])], options.lock)
+    if "autostart" in parts:
         with run.alone(options.lock):
-            mended, figures = converge.main()
+            mended += autostart.scenarios(options.row or [])
     if outcomes:
         print(f"\n{run.table(outcomes)}")
+    if mended:
+        print(f"\n{converge.table(mended)}")
     print(f"{time.monotonic() - begin:.0f} s in all")
-    print(*run.figures(outcomes, mended), *figures, sep="\n")
-    return 0 if all(mended) and all(outcome.right for outcome in outcomes) else 1
+    print(*run.figures(outcomes, [outcome.right for outcome in mended]), *converge.figures(mended), sep="\n")
+    return 0 if all(outcome.right for outcome in mended) and all(outcome.right for outcome in outcomes) else 1
 
 
 if __name__ == "__main__":

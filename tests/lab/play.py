@@ -68,12 +68,16 @@ def playbook(name: str, *arguments: str, extra: t.Mapping[str, t.Any] | None = N
         command += ["-e", json.dumps(extra)]
     begin = time.monotonic()
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=600, check=False)
-    output = done.stdout + done.stderr
+    return read(done.returncode, done.stdout + done.stderr, time.monotonic() - begin)
+
+
+def read(code: int, output: str, seconds: float) -> Play:
+    """What a run that has ended says of itself."""
     recap = _RECAP.findall(output)
     return Play(
-        code=done.returncode,
+        code=code,
         output=output,
-        seconds=time.monotonic() - begin,
+        seconds=seconds,
         changed={host: int(changed) for host, _ok, changed, _unreachable, _failed in recap},
         failed={host: int(failed) for host, _ok, _changed, _unreachable, failed in recap},
     )

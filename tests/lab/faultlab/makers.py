@@ -28,8 +28,13 @@ EM_AARCH64, EM_X86_64 = 183, 62
 
 def both(call: t.Callable[[str], object]) -> None:
     """Do something on both nodes at once."""
+    together(call, NODES)
+
+
+def together(call: t.Callable[[str], object], nodes: t.Sequence[str]) -> None:
+    """Do something on these nodes at once."""
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        list(pool.map(call, NODES))
+        list(pool.map(call, nodes))
 
 
 def clean() -> None:
@@ -190,6 +195,43 @@ def wrong_image(_engine: Engine) -> None:
         f" printf '{octets}' > bin/sh; chmod 755 bin/sh; for name in vllm python3 python sglang; do cp bin/sh bin/$name; done;"
         f" printf 'FROM scratch\\nCOPY bin /bin\\nENV PATH=/bin\\n' > Dockerfile; docker build -q --platform linux/{other} -t {WRONG} . ; rm -rf $d",
     )
+
+
+LEDGER = "/var/lib/sparkstack"
+MADE = "faults.made"
+"""The label of images that are made here."""
+
+
+def fill_disk(node: str) -> None:
+    """The disk below the node's ledger takes not one byte more: a disk of its own of 64 KiB, since the nodes share this machine's."""
+    play.node(node, f"mkdir -p {LEDGER}; mount -t tmpfs -o size=64k,mode=0755 faults {LEDGER}; dd if=/dev/zero of={LEDGER}/full bs=1k status=none || true")
+
+
+def empty_disk(node: str) -> None:
+    """The ledger is where it was."""
+    play.node(node, f"if mountpoint -q {LEDGER}; then umount {LEDGER}; fi")
+
+
+def other_image(node: str, base: str, tag: str, size: int = 0) -> None:
+    """An image of other content: the base with a new label, and so many bytes on top that no compression makes less."""
+    play.node(
+        node,
+        "set -e; d=$(mktemp -d); cd $d;"
+        f" head -c {size} /dev/urandom > ballast; printf 'FROM {base}\nCOPY ballast /ballast\nLABEL {MADE}=%s\n' $(date +%s%N) > Dockerfile;"
+        f" docker build -q -t {tag} .; rm -rf $d",
+    )
+
+
+def halve(node: str, path: str) -> None:
+    """A file at rest loses its second half; what it was is kept beside the model's folder."""
+    kept = f"/srv/faults/kept{path}"
+    play.node(node, f"mkdir -p $(dirname {kept}); cp -a {path} {kept}; truncate --size $(($(stat -c %s {path}) / 2)) {path}")
+
+
+def mend(node: str, path: str) -> None:
+    """It has its whole content again, and its time."""
+    kept = f"/srv/faults/kept{path}"
+    play.node(node, f"if [ -e {kept} ]; then cp -a {kept} {path}; rm -rf /srv/faults/kept; fi")
 
 
 # While it starts, or after.
