@@ -51,7 +51,7 @@ def reasons(run: play.Play) -> list[str]:
     found = [line.strip() for line in block.group(1).splitlines()] if block else []
     if run.code:
         # "fatal: [spark1]: FAILED! =>\n    changed: false\n    msg: 'a sentence'", of several lines where it is long.
-        told = re.search(r"^fatal: .*?\n( +)msg: (?:\|-|>-)?(.*(?:\n\1 +\S.*)*)", run.output, re.MULTILINE)
+        told = re.search(r"^fatal: .*\n(?: .*\n)*?( +)msg: (?:\|-|>-)?(.*(?:\n\1 +\S.*)*)", run.output, re.MULTILINE)
         found.append(" ".join(told.group(2).split()).strip("'\"") if told else "it failed")
     return found
 
