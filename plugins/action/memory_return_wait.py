@@ -43,7 +43,8 @@ class ActionModule(ActionBase):
         if self._task.check_mode:
             there, free, total = _memory_return.held(before, names), before["available_bytes"], before["total_bytes"]
             result.update(changed=False, held_bytes=there, returned_bytes=0, available_bytes=free, total_bytes=total, holder=None)
-            result["msg"] = f"{node}: {_memory_return.gib(there)} would come back, {_memory_return.available(free, total)}"
+            would = f"{_memory_return.gib(there)} would come back" if there else "the ranks hold nothing"
+            result["msg"] = f"{node}: {would}, {_memory_return.available(free, total)}"
             return result
         deadline = self.clock() + args["timeout"]
         while True:

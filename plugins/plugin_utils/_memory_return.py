@@ -33,6 +33,8 @@ class Return:
     """What others hold more than then."""
     available_bytes: int
     total_bytes: int
+    unnamed: bool
+    """Docker did not answer at the first look, so containers are known by their ids only."""
     holder: Holder | None
     """Who has what did not come back: a rank that is still there, or who holds more than before."""
 
@@ -40,7 +42,7 @@ class Return:
         """How it went on a node, for people. :param timeout: seconds after which it was given up, if it is not done."""
         room = available(self.available_bytes, self.total_bytes)
         if self.done and not self.held_bytes:
-            return f"{node}: the ranks held nothing, {room}"
+            return f"{node}: Docker could not say what the ranks held, {room}" if self.unnamed else f"{node}: the ranks held nothing, {room}"
         if self.done and self.taken_bytes and self.held_bytes - self.returned_bytes > slack(self.held_bytes):
             return f"{node}: {gib(self.held_bytes)} came back, of which {who(self.holder)} has taken {gib(self.taken_bytes)} meanwhile, {room}"
         if self.done:
@@ -96,6 +98,7 @@ def compare(before: Memory, after: Memory, containers: t.Collection[str]) -> Ret
         taken_bytes=taken,
         available_bytes=after.get("available_bytes") or 0,
         total_bytes=after.get("total_bytes") or 0,
+        unnamed=any(holder["kind"] == "container" and not holder["image"] for holder in before.get("holders") or []),
         holder=left[0] if left else grown[0][1] if grown else None,
     )
 

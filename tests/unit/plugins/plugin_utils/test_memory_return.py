@@ -40,6 +40,12 @@ PYTHON = holder("python3", 3, "process", pid=77)
         # A tenth may be in use otherwise: page tables, a cache, somebody's shell.
         (memory(10, holder(RANK, 100)), memory(101), True, "n: 91.0 GiB came back, 101.0 of 119.7 GiB available"),
         (memory(10), memory(10.1), True, "n: the ranks held nothing, 10.1 of 119.7 GiB available"),
+        (
+            memory(10, {**holder("4f1c2d0e5b8a", 9), "image": None}),
+            memory(19),
+            True,
+            "n: Docker could not say what the ranks held, 19.0 of 119.7 GiB available",
+        ),
         (memory(10, holder(RANK, 0.4)), memory(9.9), True, "n: 0.0 MiB came back, 9.9 of 119.7 GiB available"),
         # The GPU's own memory is what counts there.
         (memory(4, holder(RANK, 60, gpu=40), unified=False), memory(44, unified=False), True, "n: 40.0 GiB came back, 44.0 of 119.7 GiB available"),
