@@ -299,11 +299,17 @@ class Ledger:
         path = os.path.join(self.folder, name)
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         temporary = path + ".new"
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-            json.dump(data, stream, indent=1, sort_keys=True)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        try:
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+                json.dump(data, stream, indent=1, sort_keys=True)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            # A full disk: what could be written of it is of no use to anybody.
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
         _sync(os.path.dirname(path))
 
 

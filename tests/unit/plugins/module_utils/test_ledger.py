@@ -57,6 +57,20 @@ def test_a_launch_is_kept_and_only_root_reads_it(ledger: Ledger, tmp_path: pathl
     assert stat.S_IMODE(os.stat(ledger.folder).st_mode) == 0o700
 
 
+def test_a_full_disk_leaves_what_was_there_and_no_half_of_a_file(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.write(record(1), good=True)
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(LedgerError, match="can't be used: No space left on device. Run this as root .* on a node whose disk has room"):
+        ledger.write(record(2), good=True)
+    monkeypatch.undo()
+    assert ledger.read()["launches"] == ["L1"] and ledger.read()["good"] == record(1)
+    assert not list(pathlib.Path(ledger.folder).rglob("*.new"))
+
+
 def test_a_later_word_on_a_launch_keeps_what_it_does_not_say(ledger: Ledger) -> None:
     ledger.write(record(1, who=ALICE, answered=False))
     before, after = ledger.write({"launch_id": "L1", "answered": True})
