@@ -20,7 +20,7 @@ from .engines import HEAD, NODES, WORKER
 from .launch import Missed
 from .mending import NOTHING, REFUSED, RESTARTED, WATCHED, WENT_BACK, Fault
 from .scene import Scene
-from .stray import hidden, look, stray
+from .stray import look, stray
 
 HEADER = ["fault", "state before", "actions", "to serving", "changed", "second run", "result"]
 
@@ -68,8 +68,9 @@ def row(fault: Fault, scene: Scene) -> Outcome:
                     fault.undo(scene)
         else:
             _mend(fault, scene, outcome)
+            fault.then(scene)
         _again(fault, scene, outcome)
-        outcome.wrong += stray(hidden(served) if fault.hides else served)
+        outcome.wrong += stray(served)
         scene.left = scene.marks() if outcome.right else {}
     except (Missed, AssertionError) as error:  # the second: a word of the lab's tool failed
         outcome.wrong.append(str(error))

@@ -40,8 +40,8 @@ class Fault:
     """The state before, where it can't be looked at."""
     run: t.Callable[[Scene], play.Play] = lambda scene: scene.deploy()
     """The one run."""
-    hides: bool = False
-    """The worker's ledger can't be seen meanwhile."""
+    then: t.Callable[[Scene], object] = lambda _scene: None
+    """What comes before the second run: of a fault that the run could not mend, only go round."""
 
 
 def rank(node: str, words: str) -> t.Callable[[Scene], None]:
@@ -129,6 +129,14 @@ def room(scene: Scene) -> None:
     makers.together(makers.empty_disk, NODES)
 
 
+def record_later(scene: Scene) -> None:
+    """There is room, and a run keeps the record that had none."""
+    room(scene)
+    run = scene.deploy()
+    if run.code or deploying.action(run) != "nothing" or not run.changed.get(WORKER):
+        raise Missed(f"with room on the disk the record was not kept: {run.output[-3000:]}")
+
+
 def upgrade(scene: Scene) -> None:
     """An upgrade that passes every check and comes to nothing: the model has no more than 2048 positions."""
     scene.argument("max-model-len", 4096)
@@ -209,7 +217,7 @@ FAULTS = (
         RESTARTED,
         "rank 1 is missing on spark2 .*The record of launch .* could not be kept",
         undo=room,
-        hides=True,
+        then=record_later,
     ),
     Fault(
         "Docker restarted on the worker",

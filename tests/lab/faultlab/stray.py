@@ -14,7 +14,7 @@ import time
 import play
 
 from .deploying import HISTORY
-from .engines import NODES, WORKER
+from .engines import NODES
 
 # Run on a node by its own Python. A container's processes are told by their group: '9:memory:/sparklab/spark2/docker/4f1c...'.
 _LOOK = """
@@ -95,8 +95,3 @@ def problems(before: Look, after: Look, ranks: bool = True) -> list[str]:
         if lost and len([path for path in new["launches"] if f"/{play.DEPLOYMENT}/" in path]) < KEPT_LAUNCHES:
             found.append(f"{node} has lost the record of {len(lost)} launches")
     return found
-
-
-def hidden(look_before: Look, node: str = WORKER) -> Look:
-    """The same without a node's ledger, over which something else is mounted."""
-    return {**look_before, node: {**look_before[node], "launches": []}}
