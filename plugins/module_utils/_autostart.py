@@ -115,8 +115,9 @@ def _steady(view: View, state: Data, here: t.Mapping[int, Report], away: t.Seque
         return Decision(state, status=(INFO, text))
     if away:
         return Decision(state, status=(NOTICE, "{} Waiting for {}.".format(_losses(view, down), _and(away))))
-    if any(report["lost"] == UNSURE for report in down.values()):
+    if not swept and any(report["lost"] == UNSURE for report in down.values()):
         return Decision(state, status=(INFO, "{} Its end is being looked into.".format(_losses(view, down))))
+    # Beside a rank that was swept away, one whose end is not clear yet can only have followed it.
     earliest = max((report["ago"] for report in swept.values()), default=0.0)
     first = next((rank for rank, report in alone.items() if not swept or report["ago"] > earliest + _ORDER), None)
     if first is not None:

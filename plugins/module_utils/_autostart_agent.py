@@ -179,6 +179,8 @@ class Worker:
         self._channel: t.Optional[_autostart_wire.Channel] = None
         self._watch = False
         self._slips = 0
+        self._heard = ("", "")
+        """The last order that the journal was told of: it is repeated until a report tells that it was carried out."""
 
     def turn(self) -> float:
         """Look, report, carry out what the head's agent wants; returns the seconds until the next turn."""
@@ -197,7 +199,9 @@ class Worker:
             return POLL
         self._slips, self._watch = 0, bool(orders.get("watch"))
         self.journal.status((INFO, "The head's agent takes the reports."))
-        if orders.get("want"):
+        heard = (str(orders.get("want")), str(orders.get("order")))
+        if orders.get("want") and heard != self._heard:
+            self._heard = heard
             self.journal.say((_autostart.NOTICE, "The head's agent wants rank {0} {1}.".format(self.config["rank"], orders["want"])))
         self.node.carry_out(orders.get("want"), str(orders.get("order")))
         return min(max(float(orders.get("wait") or POLL), HURRY), POLL)

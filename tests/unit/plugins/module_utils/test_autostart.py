@@ -52,6 +52,7 @@ STEADY = {
     "both crashed": ({0: down("itself"), 1: down("itself")}, {}, "ended by itself"),
     "crashed long before the other node's reboot": ({0: down("itself", 4000), 1: down("reboot", 60)}, {}, "before any reboot"),
     "its end is not clear yet": ({0: said(), 1: down("unsure")}, {}, "is being looked into"),
+    "head's end is not clear yet, but the worker's node booted": ({0: down("unsure", 3), 1: down("reboot")}, {1: "running"}, "spark2 was restarted"),
     "container removed": ({0: down("reboot"), 1: said(here=False, launch=None, running=False)}, {}, "has no container on spark2"),
     "another launch": ({0: down("reboot"), 1: down("reboot", launch="other")}, {}, "different launches"),
 }
