@@ -105,7 +105,7 @@ def test_a_second_run_changes_nothing_and_asks_no_node_about_it(same: None) -> N
     assert len(token) == 64 and token not in run.output
 
 
-@pytest.mark.parametrize("names", [("spark2",), ("spark1",), ("spark1", "spark2")], ids=" and ".join)
+@pytest.mark.parametrize("names", [("spark2",), ("spark1",), ("spark1", "spark2")], ids="-".join)
 def test_a_reboot(names: tuple[str, ...], same: None, record_property: t.Callable[[str, object], None]) -> None:
     before = places()
     begin = time.monotonic()
