@@ -209,8 +209,8 @@ FAULTS = (
     ),
     Fault("worker's rank killed (SIGKILL)", rank(WORKER, "kill --signal KILL"), RESTARTED, r"rank 1 on spark2 has ended \(exit code 137\)"),
     Fault("head's rank killed (SIGKILL)", rank(HEAD, "kill --signal KILL"), RESTARTED, r"rank 0 on spark1 has ended \(exit code 137\)"),
-    Fault("docker restart of the worker's rank", rank(WORKER, "restart --time 1"), RESTARTED, RESTART_OF),
-    Fault("docker restart of the head's rank", rank(HEAD, "restart --time 1"), RESTARTED, RESTART_OF),
+    Fault("docker restart of the worker's rank", rank(WORKER, "restart -t 1"), RESTARTED, RESTART_OF),
+    Fault("docker restart of the head's rank", rank(HEAD, "restart -t 1"), RESTARTED, RESTART_OF),
     Fault(
         "disk full on the worker, container removed",
         steps(rank(WORKER, "rm -f"), full_disk(WORKER)),
@@ -246,7 +246,7 @@ FAULTS = (
     Fault("image tag moved on the head", moved, RESTARTED, r"was started with something else \(image"),
     Fault(
         "controller killed while the image goes",
-        points.killed("while the image goes", points.slow_image, r"^TASK \[.*image_sync : Bring the image to every node\]", points.at_image),
+        points.killed("while the image goes", points.slow_image, r"^TASK \[.*image_sync : Bring the image to every node\]", points.at_image, points.coming),
         RESTARTED,
         r"was started with something else \(image",
         undo=lambda _scene: play.lab("rate", WORKER, "off"),

@@ -6,9 +6,12 @@
 
 from __future__ import annotations
 
+import time
 import typing as t
 
 import play
+
+from sparklab.network import FABRIC_CARD
 
 from . import deploying, makers
 from .engines import HEAD, WORKER
@@ -16,16 +19,28 @@ from .launch import Missed
 from .scene import ORIGINAL, Scene
 
 
-def killed(name: str, begin: t.Callable[[Scene], object], pattern: str, reached: t.Callable[[Scene], str | None]) -> t.Callable[[Scene], None]:
+def killed(
+    name: str,
+    begin: t.Callable[[Scene], object],
+    pattern: str,
+    reached: t.Callable[[Scene], str | None],
+    later: t.Callable[[], bool] = lambda: True,
+) -> t.Callable[[Scene], None]:
     """A run that has something to do and whose controller is killed at a point.
 
-    :param pattern: what it says there. :param reached: in words what shows that it was not at that point, or None.
+    :param pattern: what it says there, or shortly before. :param later: then waited for too, on the nodes.
+    :param reached: in words what shows that it was not at that point, or None.
     """
 
     def make(scene: Scene) -> None:
         begin(scene)
         with deploying.Background(scene.values(), f"killed-{name}") as run:
             run.wait(pattern, 240)
+            deadline = time.monotonic() + 60
+            while not later():
+                if time.monotonic() > deadline:
+                    raise Missed(f"the run never came to the point '{name}'")
+                time.sleep(0.1)
             run.kill()
         missed = reached(scene)
         if missed:
@@ -40,9 +55,16 @@ def at_plan(scene: Scene) -> str | None:
 
 
 def slow_image(scene: Scene) -> None:
-    """Content that takes several seconds on the way to the worker."""
-    makers.other_image(HEAD, ORIGINAL, scene.image, 16 << 20)
+    """Content that takes some ten seconds on the way to the worker."""
+    makers.other_image(HEAD, ORIGINAL, scene.image, 24 << 20)
     play.lab("rate", WORKER, "20mbit")
+
+
+def coming() -> bool:
+    """The worker gets more from the fabric now than the ranks of an idle engine say to each other: 256 KiB within the look."""
+    counter = f"/sys/class/net/{FABRIC_CARD}/statistics/rx_bytes"
+    first, second = (int(word) for word in play.node(WORKER, f"cat {counter}; sleep 0.3; cat {counter}").split())
+    return second - first > 256 << 10
 
 
 def at_image(scene: Scene) -> str | None:
