@@ -10,7 +10,6 @@ import time
 import typing as t
 
 import play
-
 from sparklab.network import FABRIC_CARD
 
 from . import deploying, makers
