@@ -91,24 +91,17 @@ def test_stop_is_refused_while_another_run_works_on_it(tmp_path: pathlib.Path) -
     assert all(rank["running"] for rank in after.values())
 
 
-def test_a_rank_that_was_killed_is_told_with_its_end(tmp_path: pathlib.Path) -> None:
-    play.node("spark2", f"docker kill --signal KILL {play.RANKS['spark2']}")
-    found, _run = look(tmp_path)
-    one = found["deployments"][play.DEPLOYMENT]
-    assert one["state"] == "failed" and one["verdict"]["culprit"] == "spark2", one
-    lost = one["ranks"][1]
-    assert (lost["state"], lost["exit_code"], lost["memory_bytes"]) == ("ended", 137, None) and lost["finished_at"]
-
-
 def test_stop_gives_the_memory_back_and_proves_it(tmp_path: pathlib.Path) -> None:
     predicted = play.playbook(STOP, "--check", extra={"tp_launch_break_lock": True})
     assert predicted.code == 0 and all(count == 1 for count in predicted.changed.values()), predicted.output
-    assert re.search(r"spark1: \S+ [GM]iB would come back, \d+\.\d of \d+\.\d GiB available", predicted.text), predicted.output
+    for name in play.RANKS:
+        assert re.search(name + r": \S+ [GM]iB would come back, \d+\.\d of \d+\.\d GiB available", predicted.text), predicted.output
     assert play.ranks()["spark1"]["running"]
     run = play.playbook(STOP, "-e", "tp_launch_break_lock=true")
     assert run.code == 0 and all(count == 1 for count in run.changed.values()), run.output
-    assert re.search(r"spark1: \S+ [GM]iB came back, \d+\.\d of \d+\.\d GiB available", run.text), run.output
-    assert re.search(r"spark2: the ranks held nothing, \d+\.\d of \d+\.\d GiB available", run.text), run.output
+    for name in play.RANKS:
+        back = re.search(name + r": (\S+) ([GM])iB came back, \d+\.\d of \d+\.\d GiB available", run.text)
+        assert back and float(back[1]) * (1024 if back[2] == "G" else 1) > 500, run.output
     assert not play.containers("spark1") and not play.containers("spark2")
     # Nothing is left but the records.
     for name in play.RANKS:
