@@ -56,6 +56,14 @@ def reasons(run: play.Play) -> list[str]:
     return found
 
 
+def seen(run: play.Play, name: str) -> str:
+    """What a run says of itself, and the file in which the whole is kept, for a sentence."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path = FOLDER / f"{name}.txt"
+    path.write_text(run.output)
+    return f"code {run.code}, {action(run)}, {' '.join(reasons(run))} (see {path})"
+
+
 class Background:
     """A run whose output goes to a file, and which names each task when it begins."""
 

@@ -76,7 +76,7 @@ def length(scene: Scene) -> None:
     predicted = scene.deploy("--check", "--diff")
     told = f"max-model-len: {before} -> {after}" in predicted.text and all(predicted.changed.values())
     if predicted.code or not told or deploying.action(predicted) != "all ranks restarted":
-        raise Missed(f"check mode did not predict the change: {predicted.output[-3000:]}")
+        raise Missed(f"check mode did not predict the change: {deploying.seen(predicted, 'predicted')}")
     if scene.marks() != marks:
         raise Missed("check mode has touched the ranks")
 
@@ -134,7 +134,7 @@ def record_later(scene: Scene) -> None:
     room(scene)
     run = scene.deploy()
     if run.code or deploying.action(run) != "nothing" or not run.changed.get(WORKER):
-        raise Missed(f"with room on the disk the record was not kept: {run.output[-3000:]}")
+        raise Missed(f"with room on the disk the record was not kept: {deploying.seen(run, 'record-later')}")
 
 
 def upgrade(scene: Scene) -> None:
@@ -156,7 +156,7 @@ def two_runs(scene: Scene) -> play.Play:
             "wait for it, or set tp_launch_break_lock to true if that run is gone"
         )
         if second.code == 0 or not re.search(sentence, second.text) or any(second.changed.values()):
-            raise Missed(f"the second run was not refused as it should be: {second.output[-3000:]}")
+            raise Missed(f"the second run was not refused as it should be: {deploying.seen(second, 'second')}")
         return first.end(400)
 
 
@@ -166,7 +166,7 @@ def roll_back(scene: Scene) -> play.Play:
         scene.other_length()
         run = scene.deploy()
         if run.code:
-            raise Missed(f"there is nothing to go back to: {run.output[-3000:]}")
+            raise Missed(f"there is nothing to go back to: {deploying.seen(run, 'before-rollback')}")
     run = play.playbook("playbooks/rollback.yml", extra=scene.values())
     assert scene.previous is not None
     scene.data, scene.previous = scene.previous, scene.data

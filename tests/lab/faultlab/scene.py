@@ -121,9 +121,10 @@ class Scene:
             play.node(node, f"docker image inspect --format . {ORIGINAL} >/dev/null 2>&1 || docker tag {VLLM.image} {ORIGINAL}")
         if self.left and self.marks() == self.left and self.answers():
             return
-        run = self.deploy()
+        # Whoever had the nodes before may have left a lock, too.
+        run = play.playbook(deploying.DEPLOY, extra={**self.values(), "tp_launch_break_lock": True})
         if run.code or not self.answers():
-            raise Missed(f"the deployment can't be brought to serve: {' '.join(deploying.reasons(run))}\n{run.output[-3000:]}")
+            raise Missed(f"the deployment can't be brought to serve: {deploying.seen(run, 'ensure')}")
 
     def leave(self) -> None:
         """The nodes are as they were found, apart from a deployment that may serve."""
