@@ -35,6 +35,11 @@ options:
     description: Why the launch came to nothing, in a sentence.
     type: str
     default: ""
+  who:
+    description:
+      - Who launches it, with C(user), C(host) and C(job), as RV(sparkstack.inference.deployment_lock#module:lock) has it.
+      - By default who runs this on the controller.
+    type: dict
   restored:
     description: It was started to go back to an earlier launch.
     type: bool
@@ -62,29 +67,32 @@ _value:
     seconds_to_ready: 412.0
 """
 
-import getpass
 import os
-import socket
 import time
 import typing as t
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _history
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _history, _run
 
 
 def launch_record(
-    plan: t.Any, verdict: t.Any = None, answer: t.Any = None, began: float | None = None, failure: str = "", restored: bool = False
+    plan: t.Any,
+    verdict: t.Any = None,
+    answer: t.Any = None,
+    began: float | None = None,
+    failure: str = "",
+    who: t.Any = None,
+    restored: bool = False,
 ) -> dict[str, t.Any]:
     """The record, see the documentation above."""
     if not isinstance(plan, t.Mapping) or not plan.get("launch_id") or "ranks" not in plan:
         raise AnsibleFilterError("launch_record: this is no plan of a launch: give what inference_plan returned with nodes.")
     now = time.time()
-    # AWX and Automation Controller tell a job its number.
-    job = os.environ.get("AWX_JOB_ID") or os.environ.get("TOWER_JOB_ID")
-    who = {"user": getpass.getuser(), "host": socket.gethostname(), "job": job}
+    person = who or _run.owner({}, os.getpid())
+    known = {key: person.get(key) for key in ("user", "host", "job")}
     times = (float(began if began is not None else now), now)
-    return _history.record(plan, verdict or {}, answer or {}, times, who, str(failure), bool(restored))
+    return _history.record(plan, verdict or {}, answer or {}, times, known, str(failure), bool(restored))
 
 
 class FilterModule:
