@@ -125,7 +125,7 @@ def ranks_are_right(fault: Fault, before: dict[str, str], scene: Scene) -> list[
         wrong.append(f"not all ranks were started anew, only {new or 'none'}")
     if fault.does in (NOTHING, REFUSED, WATCHED) and new:
         wrong.append(f"the ranks of {', '.join(new)} were started anew")
-    started = scene.started()
+    started = {node: mark.split()[-1] for node, mark in after.items()}
     if new and started[WORKER] > started[HEAD]:
         wrong.append("the worker was started after the head")
     if not scene.answers():

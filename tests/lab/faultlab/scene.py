@@ -75,11 +75,7 @@ class Scene:
 
     def marks(self) -> dict[str, str]:
         """Of each rank what another start changes; a rank that is not there has none."""
-        return {node: _inspect(node, "{{.Id}} {{.State.StartedAt}}") for node in NODES}
-
-    def started(self) -> dict[str, str]:
-        """When each rank was started."""
-        return {node: _inspect(node, "{{.State.StartedAt}}") for node in NODES}
+        return _inspect_all("{{.Id}} {{.State.StartedAt}}")
 
     def launch_id(self) -> str:
         """Of the head's rank."""
@@ -88,8 +84,8 @@ class Scene:
     def state(self) -> str:
         """The ranks, and whether somebody works on them, as short as a table's cell."""
         words = []
-        for rank, node in enumerate(NODES):
-            found = _inspect(node, "{{.State.Status}} {{.State.ExitCode}}") or "missing"
+        for rank, found in enumerate(_inspect_all("{{.State.Status}} {{.State.ExitCode}}").values()):
+            found = found or "missing"
             words.append(f"rank {rank} {'runs' if found.startswith('running') else found.replace('exited', 'ended')}")
         if self.ledger("lock.json"):
             words.append("locked")
@@ -149,6 +145,11 @@ def shard(scene: Scene) -> str:
 
 def _inspect(node: str, template: str) -> str:
     return play.node(node, f"docker inspect --format '{template}' {play.RANKS[node]} 2>/dev/null || true").strip()
+
+
+def _inspect_all(template: str) -> dict[str, str]:
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        return dict(zip(NODES, pool.map(lambda node: _inspect(node, template), NODES), strict=True))
 
 
 def meanwhile(call: t.Callable[[], t.Any]) -> concurrent.futures.Future[t.Any]:
