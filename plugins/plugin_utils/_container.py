@@ -165,8 +165,9 @@ def public(request: Request) -> dict[str, t.Any]:
 
 
 def spec_hash(shown: t.Mapping[str, t.Any]) -> str:
-    """16 hexadecimal digits over what :func:`public` gave; the launch's id has no part in it."""
-    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:16]
+    """16 hexadecimal digits over what :func:`public` gave; the launch's id has no part in it, and neither has the order of the arguments."""
+    alike = {**shown, "command": _by_option(shown["command"])} if shown.get("command") else shown
+    return hashlib.sha256(json.dumps(alike, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def labels(request: Request, launch_id: str) -> dict[str, str]:

@@ -151,6 +151,13 @@ def test_the_hash_sees_every_change(change: dict) -> None:
     assert before == _container.spec_hash(_container.public(dataclasses.replace(REQUEST)))
 
 
+def test_the_order_of_a_recipes_arguments_is_no_difference() -> None:
+    turned = dataclasses.replace(REQUEST, rank=dataclasses.replace(RANK, arguments=dict(reversed(RANK.arguments.items()))))
+    before, after = _container.public(REQUEST), _container.public(turned)
+    assert before["command"] != after["command"] and _container.differences(before, after) == []
+    assert _container.spec_hash(before) == _container.spec_hash(after)
+
+
 def test_labels_tell_the_launch_and_no_secret() -> None:
     labels = _container.labels(REQUEST, "L1")
     assert labels["sparkstack.launch_id"] == "L1" and labels["sparkstack.rank"] == "0" and labels["sparkstack.ranks"] == "2"
