@@ -74,7 +74,7 @@ class Bench:
     def deploy(self, recipe: t.Mapping[str, t.Any], cost: Cost | None = None) -> play.Play:
         """A run of the deploy playbook."""
         path = self._folder / "recipe.yml"
-        path.write_text(yaml.safe_dump(dict(recipe)))
+        path.write_text(yaml.safe_dump(dict(recipe), sort_keys=False))
         extra = json.dumps({"tp_launch_recipe": str(path), "tp_launch_history_dir": ""})
         return play.read(0, self.run("ansible-playbook", "deploy_qwen.yml", "-i", play.inventory(), "-e", extra, cost=cost), 0)
 

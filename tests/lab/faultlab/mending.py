@@ -61,12 +61,20 @@ def harmless(scene: Scene) -> None:
     """Nothing that a container is made of."""
     scene.data["description"] = "Two sparks, told in other words."
     scene.data["proof"] = {"prompt": "Seven times six is"}
+    turn(scene)
+
+
+def turn(scene: Scene) -> None:
+    """The arguments in the opposite order."""
+    part = scene.data["engines"]["vllm"]
+    part["arguments"] = dict(reversed(part["arguments"].items()))
 
 
 def plain(scene: Scene) -> None:
     """Those fields as they were."""
     for key in ("description", "proof"):
         scene.data.pop(key, None)
+    turn(scene)
 
 
 def length(scene: Scene) -> None:
