@@ -42,13 +42,14 @@ def record(
     if failure and (told is None or told["verdict"] == "ready"):
         told = {**dict.fromkeys(_VERDICT), "verdict": "failed", "summary": failure}
     own = plan["action"] in STARTS
-    # What another run has begun, and this one only saw come to its end, stays that one's.
-    started: Record = {key: list(plan[key]) for key in ("reasons", "differences")}
-    started.update(action=plan["action"], who=dict(who), began=round(began, 1))
-    return {
-        **(started if own else {}),
+    whole: Record = {
         "launch_id": plan["launch_id"],
         "deployment": plan["deployment"],
+        "action": plan["action"],
+        "reasons": list(plan["reasons"]),
+        "differences": list(plan["differences"]),
+        "who": dict(who),
+        "began": round(began, 1),
         "ended": round(ended, 1),
         "recipe": plan["recipe"],
         "image": {"name": plan["image"], "content": plan["image_content"]},
@@ -67,6 +68,11 @@ def record(
         "answered": answered,
         "restored": restored,
     }
+    if own:
+        return whole
+    # What another run has begun stays that one's word, and what this one did not see takes nothing of that away.
+    others = ("action", "reasons", "differences", "who", "began", "restored", *(() if told else ("ended",)))
+    return {key: value for key, value in whole.items() if key not in others and value not in (None, {})}
 
 
 def _by_log(verdict: t.Mapping[str, t.Any]) -> float | None:

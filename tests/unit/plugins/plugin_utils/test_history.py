@@ -61,7 +61,12 @@ def test_of_a_launch_that_was_only_watched_its_log_tells_how_long_it_took() -> N
     assert record["seconds_to_ready"] == 80.5
     # Who began it, when and why, is the other run's word.
     assert {"who", "began", "action", "reasons", "differences"} & set(record) == set()
-    assert _history.record({**PLAN, "action": "none"}, {}, ANSWER, (100.0, 105.0), WHO)["seconds_to_ready"] is None
+
+
+def test_a_launch_that_is_only_found_serving_keeps_what_is_known_of_it() -> None:
+    known = _history.record(PLAN, READY, ANSWER, (100.0, 195.25), WHO)
+    found = _history.record({**PLAN, "action": "none", "reasons": ["all ranks run"]}, {}, {**ANSWER, "seconds": 0.5}, (900.0, 901.0), WHO)
+    assert {**known, **found} == {**known, "answer": {"seconds": 0.5, "tokens": 16}}
 
 
 def test_the_filter_tells_who(monkeypatch: pytest.MonkeyPatch) -> None:
