@@ -59,6 +59,11 @@ def settled() -> dict[str, t.Any]:
     return {name: (rank["id"], rank["labels"]["sparkstack.launch_id"], rank["labels"]["sparkstack.spec_hash"]) for name, rank in play.ranks().items()}
 
 
+def long(*names: str) -> t.Any:
+    """A row that only `make faults` plays."""
+    return pytest.param(names, id="-".join(names), marks=pytest.mark.long)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _serving() -> t.Iterator[None]:
     """A launch that is to come back; afterwards nothing of it is left."""
@@ -106,7 +111,7 @@ def test_a_second_run_changes_nothing_and_asks_no_node_about_it(same: None) -> N
     assert len(token) == 64 and token not in run.output
 
 
-@pytest.mark.parametrize("names", [("spark2",), ("spark1",), ("spark1", "spark2")], ids="-".join)
+@pytest.mark.parametrize("names", [long("spark2"), long("spark1"), pytest.param(("spark1", "spark2"), id="spark1-spark2")])
 def test_a_reboot(names: tuple[str, ...], same: None) -> None:
     before, started = places(), {name: rank["started"] for name, rank in play.ranks().items()}
     begin = time.monotonic()
@@ -124,6 +129,7 @@ def test_a_reboot(names: tuple[str, ...], same: None) -> None:
     assert all(rank["started"] != started[name] for name, rank in play.ranks().items())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first, second", [("spark1", "spark2"), ("spark2", "spark1")])
 def test_a_power_cut_and_boots_that_are_apart(first: str, second: str, same: None) -> None:
     before = places()
@@ -140,6 +146,7 @@ def test_a_power_cut_and_boots_that_are_apart(first: str, second: str, same: Non
     assert said.index("Starting rank 1 on spark2") < said.index("Starting rank 0 on spark1")
 
 
+@pytest.mark.long
 def test_docker_restarted_at_the_worker(same: None) -> None:
     before = places()
     play.node("spark2", "systemctl restart docker")
@@ -147,6 +154,7 @@ def test_docker_restarted_at_the_worker(same: None) -> None:
     assert "Docker was restarted on spark2 while its rank ran." in " ".join(journal("spark1", before["spark1"]))
 
 
+@pytest.mark.long
 def test_a_start_that_fails_is_diagnosed_in_the_journal_and_tried_again(same: None) -> None:
     before = places()
     play.node("spark2", "mv /srv/models/tiny-qwen3-moe/config.json /srv/models/tiny-qwen3-moe/config.away")

@@ -27,7 +27,7 @@ def scenarios(texts: t.Sequence[str]) -> list[Outcome]:
     FOLDER.mkdir(parents=True, exist_ok=True)
     report = FOLDER / "autostart.xml"
     report.unlink(missing_ok=True)
-    command = [str(play.BIN / "pytest"), "-q", f"--junitxml={report}", str(TESTS)]
+    command = [str(play.BIN / "pytest"), "-q", "-m", "lab", f"--junitxml={report}", str(TESTS)]
     done = subprocess.run(command, cwd=play.ROOT, env=play.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     outcomes = read(report)
     if done.returncode and all(outcome.right for outcome in outcomes):
