@@ -32,6 +32,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "source_address": {"type": "str"},
     "port": {"type": "int", "default": 0},
     "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
+    "members": {"type": "list", "elements": "str"},
     "join_timeout": {"type": "int", "default": 60},
     "connect_timeout": {"type": "int", "default": 30},
     "stall_timeout": {"type": "int", "default": 60},
@@ -60,7 +61,8 @@ class ActionModule(ActionBase):
         self.image: str = self.args["image"]
         self.source: str = self.args["source"]
         self.host: str = self.task_vars["inventory_hostname"]
-        hosts: list[str] = list(self.task_vars["ansible_play_batch"])
+        # After a rescue Ansible counts hosts that only ended with another one as no part of the play, though they run the task.
+        hosts: list[str] = list(self.args["members"] or self.task_vars["ansible_play_batch"])
         problem = name_problem(self.image) or task_problem(
             hosts,
             self.source,

@@ -69,6 +69,12 @@ options:
       - The unix socket of each node's Docker daemon.
     type: str
     default: unix:///var/run/docker.sock
+  members:
+    description:
+      - The hosts that run this task together.
+      - When it is not given, the hosts of the play.
+    type: list
+    elements: str
   join_timeout:
     description:
       - Seconds until every node must have reported what it has.

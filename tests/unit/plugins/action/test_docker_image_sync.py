@@ -51,7 +51,7 @@ class Play:
         self.lines: list[str] = []
         self.check_mode = False
 
-    def run(self, answers: dict[str, dict[str, Answer]], **arguments: t.Any) -> dict[str, dict[str, t.Any]]:
+    def run(self, answers: dict[str, dict[str, Answer]], batch: t.Sequence[str] = ("spark1", "spark2"), **arguments: t.Any) -> dict[str, dict[str, t.Any]]:
         results: dict[str, dict[str, t.Any]] = {}
         fetching = threading.Event()
 
@@ -78,7 +78,7 @@ class Play:
             action._execute_module = execute
             action.validate_argument_spec = lambda argument_spec: (None, {**defaults(argument_spec), **task.args})
             try:
-                results[host] = action._run({"inventory_hostname": host, "ansible_play_batch": ["spark1", "spark2"]})
+                results[host] = action._run({"inventory_hostname": host, "ansible_play_batch": batch})
             except Exception as error:
                 results[host] = {"unreachable": True, "msg": str(error)}
 
@@ -110,6 +110,14 @@ def test_equal_content_moves_nothing(play: Play) -> None:
         assert (results[host]["actions"], results[host]["bytes_sent"], results[host]["bytes_total"]) == ([], 0, 600)
         assert play.operations(host) == ["inspect"]
     assert play.lines == []
+
+
+def test_in_a_rescue_the_hosts_that_take_part_are_named(play: Play) -> None:
+    answers = {"spark1": {"inspect": seen(IMAGE), "serve": SERVED}, "spark2": {"inspect": seen(None), "fetch": FETCHED}}
+    # spark2's task has failed, and the head has only ended with it.
+    assert "spark1 does not take part" in play.run(dict(answers), batch=["spark2"])["spark2"]["msg"]
+    results = play.run(dict(answers), batch=["spark2"], members=["spark1", "spark2"])
+    assert results["spark2"]["verified"] is True and results["spark1"]["bytes_sent"] == 200_000_000
 
 
 def test_a_node_without_the_image_fetches_it(play: Play) -> None:
