@@ -1,0 +1,171 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The ways that the role's tasks take when something fails in the middle, played by Ansible; the modules only say what a case wants."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import typing as t
+
+import pytest
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+STAND_IN = '''
+import json, os
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    _supports_check_mode = True
+
+    def run(self, tmp=None, task_vars=None):
+        host, name = task_vars["inventory_hostname"], self._task.action.rpartition(".")[2]
+        folder = os.environ["WAYS"]
+        key = f"{name} {host}"
+        with open(f"{folder}/{key}", "a") as log:
+            log.write(json.dumps(self._task.args, default=str) + "\\n")
+        count = len(open(f"{folder}/{key}").readlines())
+        with open(f"{folder}/answers.json") as stream:
+            answers = json.load(stream)
+        told = answers.get(key, answers.get(name, [{}]))
+        answer = told[min(count, len(told)) - 1]
+        if answer.get("unreachable"):
+            raise AnsibleConnectionFailure("Connection timed out")
+        return dict({"changed": False}, **answer)
+'''
+MINE = {"lock": {"run": "r", "user": "alice", "host": "ctl1"}, "took_over": None}
+
+_WORDS = "deployment engine image model model_mount served_name address head_address listen_address shm_size cache_dir launch_id"
+LAUNCH = {
+    **dict.fromkeys(_WORDS.split(), "x"), **dict.fromkeys(["rank", "ranks", "tensor_parallel_size", "rendezvous_port", "port"], 1),
+    "arguments": {}, "environment": {}, "gpus": False, "infiniband": False, "cap_add": [],
+}  # fmt: skip
+
+
+def record(launch: str, image: str) -> dict[str, t.Any]:
+    model = {"id": "tiny", "path": "/m"}
+    return {"launch_id": launch, "recipe": {"name": "tiny", "model": model}, "image": {"name": "x:1", "content": image}, "model": {"digest": "d"}}
+
+
+def plan(launch: str, image: str, **changes: t.Any) -> dict[str, t.Any]:
+    """What inference_plan says of a launch that is to be started."""
+    return {
+        "deployment": "tiny", "hosts": ["spark1", "spark2"], "engine": "vllm", "image": "x:1", "model_path": "/m", "served_name": "tiny", "port": 8000,
+        "rendezvous_port": 29501, "ready_timeout": 60, "proof": {"prompt": "a", "max_tokens": 1, "timeout": 1}, "recipe": record("", "")["recipe"],
+        "action": "restart", "reasons": ["new"], "differences": [], "idle": False, "staged": True, "unrecorded": False, "image_content": image,
+        "model_digest": "d", "endpoint": "http://spark1:8000/v1", "launch_id": launch, "secret": [],
+        "ranks": [{"node": f"spark{rank + 1}", "spec_hash": "h", "launch": LAUNCH} for rank in range(2)], **changes,
+    }  # fmt: skip
+
+
+class Ways:
+    """A collection of the real role, with stand-ins for everything that it calls."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        here = folder / "ansible_collections" / "sparkstack" / "inference"
+        (here / "plugins" / "action").mkdir(parents=True)
+        (here / "roles").mkdir()
+        for name in ("plugin_utils", "module_utils", "filter"):
+            (here / "plugins" / name).symlink_to(ROOT / "plugins" / name)
+        (here / "roles" / "tp_launch").symlink_to(ROOT / "roles" / "tp_launch")
+        for name in ("nccl_env", "model_staging", "image_sync"):
+            tasks = here / "roles" / name / "tasks"
+            tasks.mkdir(parents=True)
+            (tasks / "main.yml").write_text("- sparkstack.inference.other:\n")
+        docker = folder / "ansible_collections" / "community" / "docker" / "plugins" / "action"
+        docker.mkdir(parents=True)
+        (docker / "docker_image_tag.py").write_text(STAND_IN)
+        for path in [*(ROOT / "plugins" / "modules").glob("*.py"), pathlib.Path("other.py")]:
+            (here / "plugins" / "action" / path.name).write_text(STAND_IN)
+
+    def play(self, part: str, answers: dict[str, t.Any], **variables: t.Any) -> str:
+        """Play a part of the role; returns what the run wrote. :param answers: of the modules, by name or by name and host, one a call."""
+        found = {"docker": {"reachable": True}, "containers": [{"running": True, "rank": 0}], "image": {"identity": "old"}, "now": 5.0, "autostart": {}}
+        known = {
+            "inference_info": [{**found, "ledger": {"tiny": variables.pop("ledger", {})}}],
+            "gpu_memory_facts": [{"ansible_facts": {"gpu_memory": {"gpus": []}}}],
+            "deployment_lock": [MINE],
+            "init_phase_wait": [{"verdict": "ready", "summary": "", "remedy": "", "nodes": {}}],
+            "inference_proof": [{"answered": True, "text": "b", "tokens": 1, "seconds": 0.1}],
+        }
+        (self.folder / "answers.json").write_text(json.dumps({**known, **answers}))
+        inventory = {"all": {"children": {"head": {"hosts": {"spark1": None}}, "workers": {"hosts": {"spark2": None}}}, "vars": {"ansible_become": False}}}
+        (self.folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
+        role = {"name": "sparkstack.inference.tp_launch", "tasks_from": part}
+        facts = {"model_staging_manifest": {"digest": "d"}, "tp_launch_recipe": "tiny", "tp_launch_history_dir": "", **variables}
+        play = {"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "vars": facts, "tasks": [{"ansible.builtin.include_role": role}]}
+        (self.folder / "play.yml").write_text(yaml.safe_dump([play]))
+        words = [sys.executable, "-m", "ansible", "playbook", "-i", "hosts.yml", "-c", "local", "play.yml"]
+        environment = {**os.environ, "WAYS": str(self.folder), "ANSIBLE_COLLECTIONS_PATH": str(self.folder), "ANSIBLE_LOCALHOST_WARNING": "false"}
+        done = subprocess.run(words, cwd=self.folder, env=environment, text=True, capture_output=True, check=False)
+        return done.stdout + done.stderr
+
+    def calls(self, name: str, host: str) -> list[dict[str, t.Any]]:
+        path = self.folder / f"{name} {host}"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def locks(self) -> list[str]:
+        """How often the lock was taken and given back, at the head."""
+        assert self.calls("deployment_lock", "spark2") == []
+        return [call.get("state", "held") for call in self.calls("deployment_lock", "spark1")]
+
+
+@pytest.fixture
+def ways(tmp_path: pathlib.Path) -> Ways:
+    return Ways(tmp_path)
+
+
+GONE = "A node can't be reached any more, as told above: run this again when ssh reaches it."
+
+
+def test_a_launch_gives_the_lock_back(ways: Ways) -> None:
+    told = ways.play("main", {"inference_plan": [{"plan": plan("L2", "new")}]})
+    assert "answered" in told and "failed=0" in told and ways.locks() == ["held", "free"]
+
+
+def test_a_node_that_is_lost_in_the_middle_leaves_no_lock(ways: Ways) -> None:
+    answers = {"inference_plan": [{"plan": plan("L2", "new")}], "inference_launch spark2": [{"unreachable": True}]}
+    # The image is the old one's, so that nothing else is in the way of going back.
+    told = ways.play("main", answers, tp_launch_rollback=True, ledger={"good": record("L1", "old")})
+    assert GONE in told and ways.locks() == ["held", "free"]
+    kept = ways.calls("launch_record", "spark1")[-1]["record"]
+    assert kept["verdict"]["summary"].startswith("A node can't be reached any more")
+    # What runs on the lost node is not known, so going back is refused before anything is removed or started again.
+    assert "spark2 can't be reached" in told and [call["state"] for call in ways.calls("inference_launch", "spark1")] == ["absent"]
+
+
+def test_a_failed_launch_that_is_the_good_one_is_not_exchanged_for_an_older_one(ways: Ways) -> None:
+    answers = {"inference_plan": [{"plan": plan("L2", "new")}], "inference_launch spark2": [{}, {"failed": True, "msg": "No space left."}]}
+    told = ways.play("main", answers, tp_launch_rollback=True, ledger={"good": record("L1", "new"), "previous": record("L0", "old")})
+    assert "No space left. There is no other launch that answered, so there is nothing to go back to." in told
+    assert ways.locks() == ["held", "free"]
+
+
+@pytest.mark.parametrize("again", [plan("L3", "old"), plan("L1", "old", action="none", idle=True)])
+def test_a_failed_upgrade_is_taken_back_and_leaves_no_lock(ways: Ways, again: dict[str, t.Any]) -> None:
+    new = {"plan": plan("L2", "new")}
+    answers = {
+        "inference_plan": [new, new, {"plan": again}],
+        "inference_launch spark2": [{"failed": True, "msg": "Docker says no."}, {}],
+        "inference_proof": [{"answered": True, "text": "b", "tokens": 1, "seconds": 0.1}],
+    }
+    told = ways.play("main", answers, tp_launch_rollback=True, ledger={"good": record("L1", "old")})
+    assert "Docker says no. The launch before it, L1, was brought back and serves." in told
+    assert ways.locks()[0] == "held" and ways.locks()[-1] == "free" and ways.locks().count("free") == 1
+
+
+@pytest.mark.parametrize(("launch", "failure"), [([{}], ""), ([{}, {"failed": True, "msg": "Docker says no."}], "Docker says no.")])
+def test_a_rollback_takes_the_lock_before_it_touches_anything_and_gives_it_back(ways: Ways, launch: list[t.Any], failure: str) -> None:
+    answers = {"inference_plan": [{"plan": plan("L3", "old")}], "inference_launch spark2": launch}
+    told = ways.play("rollback", answers, deployment="tiny", ledger={"last": record("L2", "new"), "good": record("L1", "old")})
+    assert "Going back to launch L1" in told and failure in told and ("failed=0" in told) is not failure.startswith("Docker")
+    locks = ways.calls("deployment_lock", "spark1")
+    assert [call.get("state", "held") for call in locks] == ["held", "held", "free"] and float(locks[0]["seen"]) == 5.0
