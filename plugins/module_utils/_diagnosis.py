@@ -55,6 +55,8 @@ STALL_TIMEOUTS: t.Dict[str, float] = {
 step with cold caches, and 22 min for a whole capture, have been seen in healthy starts."""
 BUSY_FACTOR = 3
 """A rank that only uses the processor gets so many times as long: it may compile, or spin in a collective."""
+_NOTICED = 2.0
+"""Seconds within which Docker notices a container's end, and writes it down as of then: its peers have failed over it before that."""
 _RETRYING = 10
 """Seconds over which a rank must have retried in vain before the network is blamed."""
 _DEBIAN = "127.0.1.1"
@@ -136,7 +138,7 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record], pool: t.Seque
     best = min(pool, key=lambda s: (-s.worth, s.time, s.record["rank"]))
     if best.candidate["kind"] == "killed":
         # A rank that was killed in silence comes before another's unknown error, unless its clock says otherwise.
-        earlier = [s for s in pool if s.worth == WORTH["unknown"] and best.time > s.time > float("-inf")]
+        earlier = [s for s in pool if s.worth == WORTH["unknown"] and best.time - _NOTICED > s.time > float("-inf")]
         best = min(earlier, key=lambda s: s.time) if earlier else best
     candidate, kind = best.candidate, best.candidate["kind"]
     if kind == "stopped":

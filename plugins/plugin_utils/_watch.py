@@ -37,6 +37,8 @@ _CLOSER = {"stalled": 15.0, "failed": 3.0, "": 15.0}
 """Seconds that a close look may take: after a failure the user waits for the verdict, and little can change it."""
 _EARLY = ("container", "parse_args")
 """Phases in which the ranks do not know of each other yet."""
+_AT_ONCE = "wrong_image_arch"
+"""The cause that ends a container before its first line: where another one still runs, it has not met it."""
 _BEAT = 0.2
 """Seconds from one reading of the board to the next while only the others' close looks are waited for."""
 _TRIES = 3
@@ -306,7 +308,8 @@ class Watch:
         if verdict["verdict"] == "failed":
             self._failing_since = self._failing_since if self._failing_since is not None else now
             told_all = bool(verdict["sure"]) or all(record.get("started") and not record.get("running") for record in records)
-            if any(record.get("running") and (record.get("reading") or {}).get("phase") in _EARLY for record in records):
+            early = any(record.get("running") and (record.get("reading") or {}).get("phase") in _EARLY for record in records)
+            if early and verdict["cause"] != _AT_ONCE:
                 # A wrong option or a model that nobody knows ends all ranks alike, within a second or two of each other.
                 told_all = False
             return bool(not self.options.timeout or now - self._failing_since >= _SETTLE[told_all] or gone)

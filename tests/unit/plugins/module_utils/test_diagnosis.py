@@ -78,6 +78,24 @@ CASES: dict[str, tuple[list[dict[str, t.Any]], str, str | None, str | None]] = {
         "killed",
         "spark1",
     ),
+    "the head is killed, and the worker meets an end that no table knows before Docker has noticed the head's": (
+        [
+            rank(0, upto(5) + HEAD_UP, finished=1795990258.4, **DEAD),
+            rank(1, upto(5) + WORKER_UP + raised("engine.net.Gone: hung up", 57), running=False, exit_code=1),
+        ],
+        "failed",
+        "killed",
+        "spark1",
+    ),
+    "an error that no table knows, long before the head is killed": (
+        [
+            rank(0, upto(5) + HEAD_UP, finished=1795990280.0, **DEAD),
+            rank(1, upto(5) + WORKER_UP + raised("engine.net.Gone: hung up", 57), running=False, exit_code=1),
+        ],
+        "failed",
+        "unknown",
+        "spark2",
+    ),
     "out of memory by the container's state, with no word in the log": (
         [rank(0, upto(3)), rank(1, upto(3), oom_killed=True, **DEAD)],
         "failed",
