@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-STAND_IN = '''
+STAND_IN = """
 import json, os
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
@@ -39,7 +39,7 @@ class ActionModule(ActionBase):
         if answer.get("unreachable"):
             raise AnsibleConnectionFailure("Connection timed out")
         return dict({"changed": False}, **answer)
-'''
+"""
 MINE = {"lock": {"run": "r", "user": "alice", "host": "ctl1"}, "took_over": None}
 
 _WORDS = "deployment engine image model model_mount served_name address head_address listen_address shm_size cache_dir launch_id"
