@@ -27,6 +27,8 @@ _LATER = 30.0
 """Seconds after its making within which a container's first start comes; one that started later was started again."""
 _APART = 3.0
 """Seconds by which a rank must be younger than another to be believed so: the nodes were not looked at in the same instant."""
+_SLOW = 30.0
+"""The same where the head has answered, for which it needs all ranks: a login at a node that works hard can take so long."""
 
 
 def epoch(stamp: str | None) -> float | None:
@@ -69,10 +71,10 @@ def started_again(container: Found) -> bool:
     return made is not None and began is not None and began - made > _LATER
 
 
-def apart(ranks: t.Sequence[tuple[str, Info, Found]]) -> list[str]:
+def apart(ranks: t.Sequence[tuple[str, Info, Found]], answered: bool = False) -> list[str]:
     """Sentences for running ranks that were not started together, head last: one that comes back alone finds no group.
 
-    :param ranks: node, its info and its container, by rank; those that run.
+    :param ranks: node, its info and its container, by rank; those that run. :param answered: the head has answered a request.
     """
     again = [(node, container["rank"]) for node, _info, container in ranks if started_again(container)]
     if again and len(again) < len(ranks):
@@ -85,14 +87,15 @@ def apart(ranks: t.Sequence[tuple[str, Info, Found]]) -> list[str]:
     return [
         f"rank {container['rank']} on {node} was started after the head, so alone"
         for node, _info, container in ranks[1:]
-        if (seconds := ages[node]) is not None and seconds < head - _APART
+        if (seconds := ages[node]) is not None and seconds < head - (_SLOW if answered else _APART)
     ]
 
 
-def compare(ranks: t.Sequence[tuple[str, Info, str, dict[str, t.Any]]], deployment: str) -> tuple[list[str], list[str]]:
+def compare(ranks: t.Sequence[tuple[str, Info, str, dict[str, t.Any]]], deployment: str, answered: bool = False) -> tuple[list[str], list[str]]:
     """Why what runs is not what is wanted, and the fields that differ; both empty when all ranks run as wanted.
 
     :param ranks: by rank: node, its info, the name of its container, and what :func:`_container.public` shows of the wanted one.
+    :param answered: the head has answered a request.
     """
     reasons: list[str] = []
     differences: list[str] = []
@@ -119,7 +122,7 @@ def compare(ranks: t.Sequence[tuple[str, Info, str, dict[str, t.Any]]], deployme
     if len(launches) > 1:
         reasons.append("the ranks are of different launches")
     if not reasons:
-        reasons += apart(running)
+        reasons += apart(running, answered)
     return reasons, differences
 
 

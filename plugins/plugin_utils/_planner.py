@@ -300,7 +300,7 @@ def _decide(plan: Plan, settings: Settings) -> None:
         plan.action, plan.reasons = "start", ["it runs on no node"]
         return
     wanted = [(node.name, node.info, _container.name(name, rank), _container.public(plan.requests[rank])) for rank, node in enumerate(plan.nodes)]
-    plan.reasons, plan.differences = _actual.compare(wanted, name)
+    plan.reasons, plan.differences = _actual.compare(wanted, name, bool(head.proof.get("answered")))
     if settings.restart:
         plan.reasons.append("a restart was asked for")
     if not plan.reasons and not head.proof.get("answered"):

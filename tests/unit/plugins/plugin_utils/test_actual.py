@@ -34,9 +34,9 @@ def info(*containers: dict[str, t.Any], **changes: t.Any) -> dict[str, t.Any]:
     return {"containers": list(containers), "now": TEN + 3600, "booted_at": TEN - 86400, "docker_started_at": TEN - 86000, **changes}
 
 
-def reasons(*infos: dict[str, t.Any]) -> list[str]:
+def reasons(*infos: dict[str, t.Any], answered: bool = False) -> list[str]:
     ranks = [(f"spark{number + 1}", found, f"tiny-rank{number}", SHOWN[number]) for number, found in enumerate(infos)]
-    return _actual.compare(ranks, "tiny")[0]
+    return _actual.compare(ranks, "tiny", answered)[0]
 
 
 def test_times() -> None:
@@ -87,6 +87,15 @@ ENDED = {"running": False, "exit_code": 255}
 )
 def test_why_all_ranks_must_be_started_again(head: dict[str, t.Any], worker: dict[str, t.Any], wanted: list[str]) -> None:
     assert reasons(head, worker) == wanted
+
+
+def test_a_slow_look_at_the_head_restarts_nothing_that_serves() -> None:
+    # The head was started 2 s after the worker, but looked at 8 s later.
+    late = [info(rank(0), now=TEN + 3608), info(rank(1))]
+    assert reasons(*late, answered=True) == []
+    assert reasons(*late) == ["rank 1 on spark2 was started after the head, so alone"]
+    alone = [info(rank(0, started_at=stamp(900))), info(rank(1, started_at=stamp(950)))]
+    assert reasons(*alone, answered=True) == ["rank 1 on spark2 was started after the head, so alone"]
 
 
 def test_what_others_hold() -> None:
