@@ -123,6 +123,13 @@ def ways(tmp_path: pathlib.Path) -> Ways:
     return Ways(tmp_path)
 
 
+def test_a_controller_that_keeps_no_record_does_not_cost_the_images(ways: Ways) -> None:
+    answers = {"inference_plan": [{"plan": plan("L2", "new")}], "launch_record spark1": [{}, {}, {"failed": True, "msg": "Read-only file system."}]}
+    told = ways.play("main", answers, tp_launch_history_dir="/nowhere")
+    assert "The record of launch L2 could not be kept: Read-only file system." in told and ways.locks() == ["held", "free"]
+    assert [[call["repository"] for call in ways.calls("docker_image_tag", host)] for host in ("spark1", "spark2")] == [[["sparkstack-kept:tiny-good"]]] * 2
+
+
 GONE = "A node can't be reached any more, as told above: run this again when ssh reaches it."
 
 
