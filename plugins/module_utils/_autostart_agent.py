@@ -166,7 +166,12 @@ class Head:
         return True
 
     def _give_back(self) -> None:
-        self._ledger.release(self._run["run"])
+        try:
+            self._ledger.release(self._run["run"])
+        except _ledger.LedgerError as error:
+            # A full disk, say: once more at the next turn. Others may take it when its time is over.
+            self.journal.status((INFO, str(error)))
+            return
         self._holding = False
 
 

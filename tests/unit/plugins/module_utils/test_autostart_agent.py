@@ -123,6 +123,21 @@ def test_while_all_run_it_tells_once_and_does_nothing(pair: Pair) -> None:
     assert not pair.lock.exists() and [node.starts for node in pair.nodes] == [1, 1]
 
 
+def test_a_lock_that_a_full_disk_keeps_is_given_back_later(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pair.head._take(time.time())
+    release = pair.head._ledger.release
+
+    def full(run: str) -> None:
+        raise _ledger.LedgerError("The folder can't be used: No space left on device.")
+
+    monkeypatch.setattr(pair.head._ledger, "release", full)
+    pair.turns(1)
+    assert pair.lock.exists() and "No space left on device." in pair.text(0)
+    monkeypatch.setattr(pair.head._ledger, "release", release)
+    pair.turns(1)
+    assert not pair.lock.exists()
+
+
 def test_a_rebooted_worker_has_both_started_again_under_the_lock(pair: Pair) -> None:
     pair.nodes[1].reboot("b2")
     locked = []
