@@ -34,6 +34,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOST_BYTES = 512 * 1024
 _BRIEF = ("launch_id", "action", "who", "began", "ended", "seconds_to_ready", "answer", "answered", "restored", "verdict")
 _GOOD = ("recipe", "image", "model")
+HARMLESS = ("description", "proof", "timeouts")
+"""A recipe's keys that say how a launch is watched, and not what it is."""
 
 
 class LedgerError(Exception):
@@ -98,7 +100,7 @@ def brief(found: t.Mapping[str, t.Any]) -> Data:
 
 def content(record: t.Mapping[str, t.Any]) -> t.Tuple[t.Any, ...]:
     """What makes two launches the same thing: what was served, from which image and which model."""
-    recipe = {key: value for key, value in (record.get("recipe") or {}).items() if key not in ("description", "proof", "timeouts")}
+    recipe = {key: value for key, value in (record.get("recipe") or {}).items() if key not in HARMLESS}
     return recipe, (record.get("image") or {}).get("content"), (record.get("model") or {}).get("digest")
 
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import time
 import typing as t
-from datetime import datetime
 
-from ansible_collections.sparkstack.inference.plugins.module_utils._ledger import content, who
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
+from ansible_collections.sparkstack.inference.plugins.module_utils._ledger import HARMLESS, content, who
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _container
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._memory_return import available
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._planner import gib
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._report import seconds
@@ -24,8 +23,6 @@ Node = t.Mapping[str, t.Any]
 FORMAT = 1
 """Raised when a key of the mapping changes its meaning or goes; new keys may come at any time."""
 EVERYWHERE = ("0.0.0.0", "::")
-# What is about how a launch is watched, and not about what it is.
-_HARMLESS = ("description", "timeouts", "proof")
 
 
 def survey(
@@ -119,7 +116,7 @@ def _rank(node: Node, found: t.Mapping[str, t.Any], verdict: t.Mapping[str, t.An
     """One rank's container, with what the verdict tells of it."""
     judged = ((verdict or {}).get("nodes") or {}).get(node["name"]) or {}
     held = [holder["bytes"] for holder in (node.get("memory") or {}).get("holders") or [] if (holder["kind"], holder["name"]) == ("container", found["name"])]
-    begun = _epoch(found["started_at"])
+    begun = _actual.epoch(found["started_at"])
     since = _info(node).get("now")
     up = round(since - begun) if found["running"] and begun is not None and since is not None else None
     return {
@@ -129,7 +126,7 @@ def _rank(node: Node, found: t.Mapping[str, t.Any], verdict: t.Mapping[str, t.An
         "state": "running" if found["running"] else "ended",
         "launch_id": found["launch_id"],
         "started_at": _iso(begun),
-        "finished_at": None if found["running"] else _iso(_epoch(found["finished_at"])),
+        "finished_at": None if found["running"] else _iso(_actual.epoch(found["finished_at"])),
         "uptime_seconds": up,
         "exit_code": None if found["running"] else found["exit_code"],
         "oom_killed": found["oom_killed"],
@@ -222,7 +219,7 @@ def _drift(
     if record is None:
         return None
     given = {"recipe": wanted["recipe"]}
-    before, after = ({key: value for key, value in one["recipe"].items() if key not in _HARMLESS} for one in (record, given))
+    before, after = ({key: value for key, value in one["recipe"].items() if key not in HARMLESS} for one in (record, given))
     lines = [] if content({**record, "image": None, "model": None}) == content(given) else _container.differences(before, after)
     images = {node["name"]: (_info(node).get("image") or {}).get("identity") for node in nodes}
     of_rank = {node["name"]: found["spec"].get("image_identity") for node in nodes for found in _ranks(node) if found["deployment"] == name}
@@ -299,11 +296,3 @@ def _rank_told(rank: t.Mapping[str, t.Any]) -> str:
 def _iso(moment: t.Any) -> str | None:
     """Seconds since the epoch in ISO 8601, UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(moment))) if isinstance(moment, (int, float)) else None
-
-
-def _epoch(stamp: str | None) -> float | None:
-    """Docker's C(2026-11-30T08:00:12.123456789Z) in seconds since the epoch; None for C(0001-01-01T00:00:00Z), which is never."""
-    if not stamp or stamp.startswith("0001"):
-        return None
-    whole, _dot, fraction = stamp.rstrip("Z").partition(".")
-    return datetime.fromisoformat(whole + "+00:00").timestamp() + (float(f"0.{fraction}") if fraction.isdigit() else 0.0)
