@@ -149,7 +149,7 @@ class Head:
     def _others(self, now: float) -> str:
         """Who else holds the lock, in a sentence."""
         lock = self._lock_file()
-        if not lock or lock.get("run") == self._run["run"] or float(lock.get("until") or 0) <= now:
+        if not lock or lock.get("run") == self._run["run"] or _ledger.lapsed(lock, now):
             return ""
         return "{0} works on the deployment: nothing is started here meanwhile.".format(_ledger.who(lock))
 

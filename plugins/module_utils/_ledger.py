@@ -85,6 +85,11 @@ def clock(moment: t.Any, now: float) -> str:
     return time.strftime("%H:%M:%SZ" if told[:3] == time.gmtime(now)[:3] else "%Y-%m-%dT%H:%M:%SZ", told)
 
 
+def lapsed(holder: t.Mapping[str, t.Any], now: float) -> bool:
+    """Whether a lock's time is over; so is that of one whose file tells no time."""
+    return _seconds(holder.get("until")) <= now
+
+
 def held(deployment: str, holder: t.Mapping[str, t.Any], now: float) -> str:
     """The sentence for a lock that another run holds."""
     return "{} is being worked on by {} since {}: wait for it, or set tp_launch_break_lock to true if that run is gone.".format(
@@ -219,10 +224,22 @@ class Ledger:
                 return None
             if not dry:
                 # Whoever looked before this moment has not seen what was done: first that, then the lock.
-                self._save("changed.json", {"at": time.time() if now is None else now, "run": holder.get("run")})
+                word = {"at": time.time() if now is None else now, "run": holder.get("run")}
+                told = self._told(word)
                 os.unlink(os.path.join(self.folder, "lock.json"))
                 _sync(self.folder)
+                if not told:
+                    # A full disk: the lock's own block may do. That others can work on it counts for more than this word.
+                    self._told(word)
         return holder
+
+    def _told(self, word: t.Mapping[str, t.Any]) -> bool:
+        """Whether the disk took when the lock was given back."""
+        try:
+            self._save("changed.json", word)
+        except OSError:
+            return False
+        return True
 
     def forget(self, dry: bool = False) -> bool:
         """Remove all that the node knows of the deployment; returns whether there was anything."""
@@ -317,7 +334,7 @@ class Ledger:
 
 def _takeable(holder: t.Mapping[str, t.Any], replace: str, now: float) -> str:
     """Why another run's lock may be taken over, or nothing."""
-    if _seconds(holder.get("until")) <= now:
+    if lapsed(holder, now):
         return "its time is over"
     if replace == ANYBODY:
         return "it was broken"

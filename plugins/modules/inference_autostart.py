@@ -295,6 +295,8 @@ def main() -> None:
         },
         required_if=[("state", "present", ["rank", "nodes", "addresses", "container", "engine", "model", "api"])],
         supports_check_mode=True,
+        # The program's 130 kB have no business in the node's syslog.
+        no_log=True,
     )
     try:
         unit = Unit(module)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import typing as t
 
-from ansible_collections.sparkstack.inference.plugins.module_utils._ledger import HARMLESS, content, who
+from ansible_collections.sparkstack.inference.plugins.module_utils._ledger import HARMLESS, content, lapsed, who
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _container
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._memory_return import available
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._planner import gib
@@ -173,7 +173,7 @@ def _lock(nodes: t.Sequence[Node], name: str, gone: t.Callable[[str], bool]) -> 
     for node in nodes:
         lock = ((_info(node).get("ledger") or {}).get(name) or {}).get("lock")
         if lock:
-            left = float(lock.get("until") or 0) <= float(_info(node).get("now") or 0) or gone(str(lock.get("run")))
+            left = lapsed(lock, float(_info(node).get("now") or 0)) or gone(str(lock.get("run")))
             keys = ("user", "host", "pid", "job")
             return {**{key: lock.get(key) for key in keys}, "since": _iso(lock.get("since")), "until": _iso(lock.get("until")), "left": left}
     return None

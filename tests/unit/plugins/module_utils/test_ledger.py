@@ -24,6 +24,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._ledger impor
     brief,
     clock,
     deployments,
+    lapsed,
 )
 
 NOW = 1796025731.0  # 2026-11-30T08:02:11Z
@@ -246,3 +247,19 @@ def test_another_folder(tmp_path: pathlib.Path) -> None:
     ledger = Ledger("tiny", folder=str(tmp_path / "history"))
     ledger.write({"launch_id": "L1"})
     assert (tmp_path / "history" / "tiny" / "launches" / "L1.json").is_file()
+
+
+def test_a_lock_is_given_back_on_a_full_disk_too(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.acquire({"run": "r1"}, until=2000.0, now=1000.0)
+
+    def full(self: Ledger, name: str, data: t.Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Ledger, "_save", full)
+    assert ledger.release("r1", now=1100.0) is not None
+    assert ledger.read()["lock"] is None
+
+
+@pytest.mark.parametrize(("until", "over"), [(1001.0, False), (1000.0, True), ("soon", True), (None, True)])
+def test_a_lock_whose_time_is_over(until: t.Any, over: bool) -> None:
+    assert lapsed({"until": until}, 1000.0) == over
