@@ -55,7 +55,8 @@ class Decision(t.NamedTuple):
     """What comes next."""
 
     state: Data
-    """C(effort) (the start that is under way, or None) and C(starts) (when starts were begun). To be kept before anything is done."""
+    """C(effort) (the start that is under way, or None), C(starts) (when starts were begun) and, where a rank has ended by itself, C(left) (which
+    one, of which C(launch), and C(why) nothing is started). To be kept before anything is done."""
     wants: t.Mapping[int, str] = {}
     """By rank C(running) or C(stopped); a start is carried out once for each C(order)."""
     order: str = ""
@@ -70,7 +71,8 @@ def decide(view: View, state: t.Mapping[str, t.Any]) -> Decision:
 
     :param state: of the last decision; an empty one knows nothing.
     """
-    state = {"effort": state.get("effort"), "starts": [s for s in state.get("starts") or [] if 0 <= view.now - s < PERIOD]}
+    kept = {"left": state["left"]} if state.get("left") else {}
+    state = {"effort": state.get("effort"), "starts": [s for s in state.get("starts") or [] if 0 <= view.now - s < PERIOD], **kept}
     here = {rank: report for rank, report in view.reports.items() if report["docker"]}
     away = [node for rank, node in enumerate(view.nodes) if rank not in here]
     if view.lock:
@@ -110,6 +112,11 @@ def _steady(view: View, state: Data, here: t.Mapping[int, Report], away: t.Seque
     down = {rank: report for rank, report in here.items() if not report["running"]}
     swept = {rank: report for rank, report in down.items() if report["lost"] in SWEPT}
     alone = {rank: report for rank, report in down.items() if report["lost"] == ITSELF}
+    left = state.pop("left", None)
+    ended = down.get(left["rank"]) if left else None
+    if left and ended and ended["launch"] == left["launch"] and ended["lost"] not in SWEPT:
+        # It was seen to end by itself: another node's reboot soon afterwards makes no other thing of that.
+        return Decision(dict(state, left=left), status=(WARNING, left["why"]))
     if not down:
         text = "All ranks run." if not away else "Waiting for word of {}.".format(_and(away))
         return Decision(state, status=(INFO, text))
@@ -122,7 +129,8 @@ def _steady(view: View, state: Data, here: t.Mapping[int, Report], away: t.Seque
     first = next((rank for rank, report in alone.items() if not swept or report["ago"] > earliest + _ORDER), None)
     if first is not None:
         text = "Rank {} on {} ended by itself, before any reboot: nothing is started here. The playbook diagnose tells why, the next deploy starts all ranks."
-        return Decision(state, status=(WARNING, text.format(first, view.nodes[first])))
+        why = text.format(first, view.nodes[first])
+        return Decision(dict(state, left={"launch": alone[first]["launch"], "rank": first, "why": why}), status=(WARNING, why))
     return _begin(view, state, here, 0, _losses(view, swept))
 
 

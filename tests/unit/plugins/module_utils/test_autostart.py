@@ -66,6 +66,21 @@ def test_what_is_done_about_what_is_seen(reports: dict[int, dict[str, t.Any]], w
     assert bool(decided.state["effort"]) == bool(wants)
 
 
+def test_a_rank_that_was_seen_to_end_by_itself_is_not_lost_by_a_reboot_soon_afterwards() -> None:
+    crashed = decide(View(NODES, {0: said(), 1: down("itself", 5)}, NOW), {})
+    assert crashed.state["left"]["rank"] == 1
+    # The head was stopped, and its node booted 12 s after the crash.
+    reports = {0: down("reboot", 20), 1: down("itself", 32)}
+    after = decide(View(NODES, reports, NOW + 27), crashed.state)
+    assert (after.wants, after.state["left"]) == ({}, crashed.state["left"])
+    assert after.status is not None and "Rank 1 on spark2 ended by itself" in after.status[1]
+    # Docker was only slow to stop: its restart explains that rank's end after all.
+    assert decide(View(NODES, {0: said(), 1: down("docker", 32)}, NOW + 27), crashed.state).wants == {0: "stopped"}
+    # All run again, or another launch does: nothing is kept of it.
+    for again in ({0: said(), 1: said()}, {0: down("reboot", launch="new"), 1: down("reboot", launch="new")}):
+        assert "left" not in decide(View(NODES, again, NOW + 90), crashed.state).state
+
+
 def test_nothing_is_touched_while_a_run_holds_the_lock() -> None:
     held = "alice at ctl1 (pid 123) works on the deployment."
     both = {0: down("reboot"), 1: down("reboot")}
