@@ -112,11 +112,13 @@ def _steady(view: View, state: Data, here: t.Mapping[int, Report], away: t.Seque
     down = {rank: report for rank, report in here.items() if not report["running"]}
     swept = {rank: report for rank, report in down.items() if report["lost"] in SWEPT}
     alone = {rank: report for rank, report in down.items() if report["lost"] == ITSELF}
-    left = state.pop("left", None)
-    ended = down.get(left["rank"]) if left else None
-    if left and ended and ended["launch"] == left["launch"] and ended["lost"] not in SWEPT:
-        # It was seen to end by itself: another node's reboot soon afterwards makes no other thing of that.
-        return Decision(dict(state, left=left), status=(WARNING, left["why"]))
+    left = state.get("left")
+    if left and left["rank"] in here:
+        ended = down.get(left["rank"])
+        if ended and ended["launch"] == left["launch"] and ended["lost"] not in SWEPT:
+            # It was seen to end by itself: another node's reboot soon afterwards makes no other thing of that.
+            return Decision(state, status=(WARNING, left["why"]))
+        state = {key: value for key, value in state.items() if key != "left"}
     if not down:
         text = "All ranks run." if not away else "Waiting for word of {}.".format(_and(away))
         return Decision(state, status=(INFO, text))
