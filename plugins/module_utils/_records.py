@@ -27,6 +27,9 @@ Record = t.Mapping[str, t.Any]
 Candidate = t.Dict[str, t.Any]
 
 GIB = float(1 << 30)
+_SAME_TIME = 60.0
+"""Seconds between a container's end and the start of its daemon within which the one explains the other: the daemon first stops, for
+10 s a container, and marks a container that it finds dead with the time at which it found it."""
 _LOOP = 3
 """Restarts by Docker from which on a rank counts as one that will end again as it did."""
 _HEALS = (None, "unknown", "peer_exited", "rendezvous_timeout", "net_unreachable", "nccl_timeout", "watchdog", "port_in_use")
@@ -148,6 +151,19 @@ def killed_by_kernel(record: Record) -> t.List[t.Dict[str, t.Any]]:
     """The kernel's messages that it killed a process of this rank's container for lack of memory."""
     # A close look brings the kernel's messages about everybody; the scene those about this container only.
     return [entry for entry in (record.get("scene") or {}).get("kernel") or [] if entry.get("cause") == "oom"]
+
+
+def swept_by(began: t.Optional[float], finished: t.Optional[float], booted: t.Optional[float], daemon: t.Optional[float]) -> str:
+    """What a container ended with: C(node), C(docker) (its daemon), or nothing of them. All in seconds since the epoch by its node's clock.
+
+    :param began: when it was started. :param finished: when it ended. :param booted: when its node was started. :param daemon: when its Docker was.
+    """
+    if began is None:
+        return ""
+    if booted is not None and booted > began:
+        return "node"
+    near = daemon is not None and finished is not None and daemon > began and abs(daemon - finished) < _SAME_TIME
+    return "docker" if near else ""
 
 
 def only_other(ranks: t.Sequence[Record], record: Record) -> t.Optional[Record]:

@@ -21,6 +21,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._records impo
     looping,
     reading,
     scene,
+    swept_by,
 )
 
 # What a candidate is worth, over all ranks: the greatest decides, then the earliest.
@@ -28,9 +29,7 @@ WORTH = {"cause": 6.0, "killed": 5.0, "unknown": 4.5, "death": 4.0, "relay": 3.0
 # These are often only the echo of another rank's end.
 _ECHOES = {"nccl_error": 4.4, "ib_error": 4.4, "capture_failed": 4.4}
 _SIGNALS = {132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE", 139: "SIGSEGV"}
-_SAME_TIME = 60.0
-"""Seconds between a container's end and the start of its daemon within which the one explains the other: the daemon first stops, for
-10 s a container, and marks a container that it finds dead with the time at which it found it."""
+_SWEPT = {"": "", "node": "Its node was restarted while it ran.", "docker": "Docker was restarted while it ran."}
 
 
 class Suspect(t.NamedTuple):
@@ -108,15 +107,7 @@ def _swept_away(record: Record) -> str:
     """A container that was taken away, or ended with its node or its Docker daemon, in a sentence; or nothing."""
     if record.get("removed"):
         return "Its container was removed while it ran."
-    began, finished = record.get("began"), record.get("finished")
-    booted, daemon = scene(record, "booted"), scene(record, "docker_started")
-    if began is None:
-        return ""
-    if booted is not None and booted > began:
-        return "Its node was restarted while it ran."
-    if daemon is not None and finished is not None and daemon > began and abs(daemon - finished) < _SAME_TIME:
-        return "Docker was restarted while it ran."
-    return ""
+    return _SWEPT[swept_by(record.get("began"), record.get("finished"), scene(record, "booted"), scene(record, "docker_started"))]
 
 
 def _exit(record: Record, found: t.Sequence[Candidate]) -> t.List[Candidate]:

@@ -16,13 +16,12 @@ import re
 import time
 import typing as t
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._records import swept_by
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
 
 Info = t.Mapping[str, t.Any]
 Found = t.Mapping[str, t.Any]
 
-_SAME_TIME = 60.0
-"""Seconds between a container's end and the start of its daemon within which the one explains the other: the daemon first stops."""
 _LATER = 30.0
 """Seconds after its making within which a container's first start comes; one that started later was started again."""
 _APART = 3.0
@@ -50,10 +49,11 @@ def ending(info: Info, container: Found) -> str:
     booted, daemon = info.get("booted_at"), info.get("docker_started_at")
     if began is None:
         return "it was made and never started"
-    if booted is not None and booted > began:
-        return f"lost when its node was rebooted at {clock(booted)}"
-    if daemon is not None and finished is not None and daemon > began and abs(daemon - finished) < _SAME_TIME:
-        return f"lost when Docker was restarted at {clock(daemon)}"
+    swept = swept_by(began, finished, booted, daemon)
+    if swept == "node":
+        return f"lost when its node was rebooted at {clock(booted or 0.0)}"
+    if swept == "docker":
+        return f"lost when Docker was restarted at {clock(daemon or 0.0)}"
     if container["oom_killed"]:
         return "killed by the kernel for memory"
     return f"exit code {container['exit_code']}"
