@@ -72,14 +72,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             status, value = 400, {"object": "error", "message": str(error), "code": 400}
         data = json.dumps(value).encode()
+        # Uvicorn tells of an answer before the asker has it: the engine's own "fired up" always follows its last request.
+        if self.log:
+            reason = http.HTTPStatus(status).phrase
+            self.log.say(f'INFO:     {self.client_address[0]}:{self.client_address[1]} - "{self.command} {self.path} HTTP/1.1" {status} {reason}')
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
-        if self.log:
-            reason = http.HTTPStatus(status).phrase
-            self.log.say(f'INFO:     {self.client_address[0]}:{self.client_address[1]} - "{self.command} {self.path} HTTP/1.1" {status} {reason}')
 
     do_GET = do_POST = _reply
 
