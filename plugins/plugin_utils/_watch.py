@@ -40,7 +40,7 @@ _EARLY = ("container", "parse_args")
 _AT_ONCE = "wrong_image_arch"
 """The cause that ends a container before its first line: where another one still runs, it has not met it."""
 _BEAT = 0.2
-"""Seconds from one reading of the board to the next while only the others' close looks are waited for."""
+"""Seconds from one reading of the board to the next: between two looks, and while only the others' close looks are waited for."""
 _TRIES = 3
 """Looks that ask an address for its first echo: one that never answers may stand behind a firewall."""
 _SHOW = 10.0
@@ -102,6 +102,7 @@ class Watch:
         self._asked: dict[str, int] = {}
         self._closeup: dict[str, t.Any] | None = None
         self._looked_at = 0.0
+        self._last: dict[str, t.Any] | None = None
         self._held: dict[str, t.Any] | None = None
         """The own record while a sure failure waits for the others' close looks: no further look can change it."""
         self._heard: dict[str, tuple[float, int]] = {}
@@ -127,18 +128,26 @@ class Watch:
             verdict = self.turn(start)
             if verdict is not None:
                 return verdict
-            self.pause(_BEAT if self._held else max(0.05, began + POLL - self.clock()))
+            self._rest(self.clock() + _BEAT if self._held else max(self.clock() + 0.05, began + POLL))
+
+    def _rest(self, until: float) -> None:
+        """Pause before the next look, at most until a host has come to a verdict."""
+        while self._settled() is None and self.clock() < until:
+            self.pause(min(_BEAT, until - self.clock()))
 
     def turn(self, start: float) -> dict[str, t.Any] | None:
         """Look, tell the others, judge: the final verdict, or None while there is none.
 
         :param start: when the watch began.
         """
-        record = self._held or self._look(self.clock())
+        # Another host has come to a verdict between two looks: where something is wrong, the user waits for the last of the hosts.
+        settled = self._settled()
+        told = self._last if settled and settled["verdict"] != "ready" else None
+        self._last = record = self._held or told or self._look(self.clock())
         self.board.write("rank", dict(record, written=self.clock()))
         self._held = None
         records = self._records(start)
-        settled = self._settled()
+        settled = settled or self._settled()
         verdict = settled or judge(records, self.options.stall_timeouts, once=not self.options.timeout)
         self._tell(record, records, verdict)
         if settled:

@@ -199,6 +199,22 @@ def test_a_node_that_does_not_answer(look: t.Any) -> None:
     assert 30 <= action.clock() - 1795992130.0 < 33
 
 
+@pytest.mark.parametrize(("verdict", "looks"), [("failed", 1), ("ready", 2)])
+def test_the_verdict_of_another_host_ends_the_pause(tmp_path: pathlib.Path, verdict: str, looks: int) -> None:
+    action = Action({"container": "q", "members": ["spark1", "spark2"]}, found(READY[:47]))
+    word = {**dict.fromkeys(subject.KEYS), "verdict": verdict, "evidence": [], "over": False}
+
+    def pause(seconds: float) -> None:
+        action.clock.now += seconds
+        (tmp_path / "board-task" / "1.verdict.json").write_text(json.dumps(word))
+
+    action.pause = pause
+    began = action.clock()
+    assert run(action, ["spark1", "spark2"])["verdict"] == verdict
+    # A whole pause and another look would be more than a second each; a rank that serves is looked at once more for its last line.
+    assert (len(action.calls), round(action.clock() - began, 1)) == (looks, 0.2)
+
+
 def test_the_head_alone_says_how_many_ranks_there_are() -> None:
     result = run(Action({"container": "hh", "timeout": 0}, vllm((LOGS / "vllm-cpu" / "ready" / "head.log").read_text())))
     assert (result["verdict"], result["summary"]) == ("ready", "The head serves; 1 of its 2 ranks was looked at.")
