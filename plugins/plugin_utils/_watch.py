@@ -38,7 +38,7 @@ _CLOSER = {"stalled": 15.0, "failed": 3.0, "": 15.0}
 _EARLY = ("container", "parse_args")
 """Phases in which the ranks do not know of each other yet."""
 _AT_ONCE = "wrong_image_arch"
-"""The cause that ends a container before its first line: where another one still runs, it has not met it."""
+"""The cause that ends a container before its first line: where another one still runs, it has not met it; nor can more follow."""
 _BEAT = 0.2
 """Seconds from one reading of the board to the next: between two looks, and while only the others' close looks are waited for."""
 _TRIES = 3
@@ -128,7 +128,9 @@ class Watch:
             verdict = self.turn(start)
             if verdict is not None:
                 return verdict
-            self._rest(self.clock() + _BEAT if self._held else max(self.clock() + 0.05, began + POLL))
+            # A failure only has to stand: what confirms it need not wait for a whole round.
+            step = POLL if self._failing_since is None else _SETTLE[True]
+            self._rest(self.clock() + _BEAT if self._held else max(self.clock() + 0.05, began + step))
 
     def _rest(self, until: float) -> None:
         """Pause before the next look, at most until a host has come to a verdict."""
@@ -321,7 +323,8 @@ class Watch:
             if early and verdict["cause"] != _AT_ONCE:
                 # A wrong option or a model that nobody knows ends all ranks alike, within a second or two of each other.
                 told_all = False
-            return bool(not self.options.timeout or now - self._failing_since >= _SETTLE[told_all] or gone)
+            stands = 0.0 if verdict["cause"] == _AT_ONCE else _SETTLE[told_all]
+            return bool(not self.options.timeout or now - self._failing_since >= stands or gone)
         self._failing_since = None
         if gone:
             verdict.update(lost(gone[0]))
