@@ -64,15 +64,15 @@ class FakeDocker:
         self.server = Server(self.socket, Handler)
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
-    def start(self, began: str = "2026-11-29T22:42:00.5Z", identity: str = "a" * 64, tty: bool = False) -> None:
-        """There is a running container with an empty log."""
-        state = {"Running": True, "StartedAt": began, "FinishedAt": "0001-01-01T00:00:00Z", "ExitCode": 0, "OOMKilled": False, "Pid": 0, "Error": ""}
+    def start(self, began: str = "2026-11-29T22:42:00.5Z", identity: str = "a" * 64, tty: bool = False, ended: str = "0001-01-01T00:00:00Z") -> None:
+        """There is a running container with an empty log. :param ended: when its start before has ended."""
+        state = {"Running": True, "StartedAt": began, "FinishedAt": ended, "ExitCode": 0, "OOMKilled": False, "Pid": 0, "Error": ""}
         self.inspection = {"Id": identity, "Created": "2026-11-29T22:00:00Z", "State": state, "Config": {"Tty": tty}, "RestartCount": 0}
 
     def end(self, code: int, **state: t.Any) -> None:
         """The container has ended."""
         assert self.inspection is not None
-        self.inspection["State"].update(Running=False, ExitCode=code, FinishedAt="2026-11-29T22:45:00.25Z", **state)
+        self.inspection["State"].update({"Running": False, "ExitCode": code, "FinishedAt": "2026-11-29T22:45:00.25Z", **state})
 
     def stream(self, since: str, until: str | None = None) -> bytes:
         """The log as Docker sends it: what is as old as C(since) comes again, and nothing that is younger than C(until)."""

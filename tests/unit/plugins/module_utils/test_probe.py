@@ -39,7 +39,7 @@ def test_only_what_is_new_is_read(docker: t.Any, tty: bool) -> None:
     docker.start(tty=tty)
     docker.log = [(STAMP.format(24), BEGIN)]
     first = again(docker, {})
-    assert docker.queries[-1]["since"] == "1795992120.500000000"
+    assert docker.queries[-1]["since"] == "1795992120.400000000"
     assert first["reading"]["phase"] == "parse_args"
     # A second line of the very same nanosecond, and a later one.
     docker.log += [(STAMP.format(24), INIT), (STAMP.format(49), LOAD)]
@@ -54,6 +54,26 @@ def test_only_what_is_new_is_read(docker: t.Any, tty: bool) -> None:
     assert third["reading"] == second["reading"]
     assert docker.sent - before < 1000
     assert third["reading"]["earlier"] == []
+
+
+def test_a_message_from_before_the_start_that_docker_tells(docker: t.Any) -> None:
+    # As seen: StartedAt 11:43:16.656, and the only message of a container that ended at once.
+    docker.start(began="2026-11-30T11:43:16.656118234Z")
+    docker.log = [("2026-11-30T11:43:16.654450035Z", b"[FATAL tini (8)] exec vllm failed: Exec format error\n")]
+    docker.end(1, FinishedAt="2026-11-30T11:43:16.671000000Z")
+    found = again(docker, {})
+    assert found["reading"]["candidates"][0]["cause"] == "wrong_image_arch"
+
+
+def test_what_the_start_before_wrote_is_not_read(docker: t.Any) -> None:
+    docker.start(ended="2026-11-29T22:41:59.95Z")
+    docker.log = [("2026-11-29T22:41:59.940000000Z", LOAD), ("2026-11-29T22:42:00.499000000Z", BEGIN)]
+    found = again(docker, {})
+    assert docker.queries[-1]["since"] == "1795992120.400000000"
+    assert found["reading"]["phase"] == "parse_args"
+    docker.start(ended="2026-11-29T22:42:00.45Z")
+    again(docker, {})
+    assert docker.queries[-1]["since"] == "1795992120.450000000"
 
 
 def test_a_line_in_several_messages(docker: t.Any) -> None:
