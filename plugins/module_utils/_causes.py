@@ -22,6 +22,8 @@ class Cause(t.NamedTuple):
     remedy: str
     closer: bool = True
     """A close look at the nodes can add to what the logs tell."""
+    alike: bool = False
+    """All ranks can meet it, within a second or two of each other: a wrong option, or a model that nobody knows."""
 
 
 # fmt: off
@@ -42,11 +44,13 @@ CAUSES: t.Dict[str, Cause] = {
         "was started with options that don't fit",
         "Correct the options of {node}, and give all ranks the same ones apart from the rank.",
         closer=False,
+        alike=True,
     ),
     "unsupported_arch": Cause(
         "does not know the model's architecture",
         "Take an image with a newer engine, or a model whose configuration fits this one.",
         closer=False,
+        alike=True,
     ),
     "rendezvous_timeout": Cause(
         "did not come to the rendezvous",
@@ -94,11 +98,13 @@ CAUSES: t.Dict[str, Cause] = {
         "has no complete copy of the model",
         "Put the model under the same path on {node} as on the other nodes, and compare sizes and checksums.",
         closer=False,
+        alike=True,
     ),
     "permission": Cause(
         "may not read or write a path",
         "Give the container's user access to the path named in the evidence on {node}.",
         closer=False,
+        alike=True,
     ),
     "wrong_image_arch": Cause(
         "has an image for another processor",
@@ -109,15 +115,18 @@ CAUSES: t.Dict[str, Cause] = {
         "has an image that lacks a program or a library",
         "Take an image of the engine that is complete, and the same one on every node.",
         closer=False,
+        alike=True,
     ),
     "unsupported_gpu_arch": Cause(
         "has an image that was not built for its GPU",
         "Take an image built for the GPU of {node}: a GB10 needs CUDA 13 and sm_121.",
         closer=False,
+        alike=True,
     ),
     "driver": Cause(
         "has no working GPU driver for this image",
         "Update the driver of {node} or reboot it, and check that its containers get the GPU.",
+        alike=True,
     ),
     "capture_failed": Cause(
         "failed to capture CUDA graphs",
@@ -139,6 +148,7 @@ CAUSES: t.Dict[str, Cause] = {
     "unknown": Cause(
         "failed for a reason that is not in the tables",
         "Read the evidence; it is the first exception of the group.",
+        alike=True,
     ),
 }
 # fmt: on

@@ -25,6 +25,8 @@ HEARTBEAT = 30.0
 _SETTLE = {True: 0.5, False: 3.0}
 """Seconds for which a failure must have stood: a traceback may be half written, and after a victim's word (not sure) the
 true reason can follow: a head has failed 1.4 s before the worker that was to blame."""
+_ALIKE = 2.0
+"""Seconds for which a failure must have stood that the ranks which run on may be about to meet as well."""
 _OBSERVE = 10.0
 """Seconds of looking before a rank counts as stalled: the first look sees the log only, not what the processes do."""
 _SILENT = 45.0
@@ -38,7 +40,7 @@ _CLOSER = {"stalled": 15.0, "failed": 3.0, "": 15.0}
 _EARLY = ("container", "parse_args")
 """Phases in which the ranks do not know of each other yet."""
 _AT_ONCE = "wrong_image_arch"
-"""The cause that ends a container before its first line: where another one still runs, it has not met it; nor can more follow."""
+"""The cause that ends a container before its first line: no more can follow."""
 _BEAT = 0.2
 """Seconds from one reading of the board to the next: between two looks, and while only the others' close looks are waited for."""
 _TRIES = 3
@@ -320,10 +322,12 @@ class Watch:
             self._failing_since = self._failing_since if self._failing_since is not None else now
             told_all = bool(verdict["sure"]) or all(record.get("started") and not record.get("running") for record in records)
             early = any(record.get("running") and (record.get("reading") or {}).get("phase") in _EARLY for record in records)
-            if early and verdict["cause"] != _AT_ONCE:
-                # A wrong option or a model that nobody knows ends all ranks alike, within a second or two of each other.
-                told_all = False
-            stands = 0.0 if verdict["cause"] == _AT_ONCE else _SETTLE[told_all]
+            stands = _SETTLE[told_all]
+            if told_all and early and CAUSES.get(verdict["cause"] or "", CAUSES["unknown"]).alike:
+                # The others may be about to end of the same.
+                stands = _ALIKE
+            elif verdict["cause"] == _AT_ONCE:
+                stands = 0.0
             return bool(not self.options.timeout or now - self._failing_since >= stands or gone)
         self._failing_since = None
         if gone:

@@ -215,6 +215,31 @@ def test_the_verdict_of_another_host_ends_the_pause(tmp_path: pathlib.Path, verd
     assert (len(action.calls), round(action.clock() - began, 1)) == (looks, 0.2)
 
 
+FLAG = "usage: launch_server.py\nlaunch_server.py: error: unrecognized arguments: --nosuch\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "ended", "cause", "seconds"),
+    [
+        # The other one may be about to end of the same option; its memory is its own; what is no program for it never ran.
+        (FLAG, {"exit_code": 2}, "bad_flag", 2.0),
+        (READY[:47], {"exit_code": 137, "oom_killed": True}, "oom", 0.5),
+        ("exec /usr/bin/vllm: exec format error\n", {"exit_code": 255}, "wrong_image_arch", 0.0),
+    ],
+    ids=["alike", "its own", "at once"],
+)
+def test_how_long_a_failure_must_stand(log: str, ended: dict[str, t.Any], cause: str, seconds: float, tmp_path: pathlib.Path) -> None:
+    other = found(READY[:47])
+    (tmp_path / "board-task").mkdir()
+    record = {"node": "spark2", "rank": 1, **{key: other[key] for key in ("started", "running", "reading")}, "written": 1795992130.0}
+    (tmp_path / "board-task" / "1.rank.json").write_text(json.dumps(record))
+    action = Action({"container": "q", "members": ["spark1", "spark2"], "closer_look": "never"}, found(log, running=False, finished_at=1795992129.0, **ended))
+    began = action.clock()
+    result = run(action, ["spark1", "spark2"])
+    assert (result["verdict"], result["culprit"], result["cause"]) == ("failed", "spark1", cause)
+    assert round(action.clock() - began, 1) == seconds
+
+
 def test_the_head_alone_says_how_many_ranks_there_are() -> None:
     result = run(Action({"container": "hh", "timeout": 0}, vllm((LOGS / "vllm-cpu" / "ready" / "head.log").read_text())))
     assert (result["verdict"], result["summary"]) == ("ready", "The head serves; 1 of its 2 ranks was looked at.")
