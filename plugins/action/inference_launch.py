@@ -14,6 +14,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.sparkstack.inference.plugins.module_utils import _engines
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import RankSpec
 from ansible_collections.sparkstack.inference.plugins.module_utils._options import Parser
+from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
 
 STARTED = ("engine", "image", "model", "rank", "ranks", "head_address")
@@ -246,7 +247,7 @@ def _without_secrets(container: dict[str, t.Any], shown: dict[str, t.Any]) -> di
     config = dict(container.get("Config") or {})
     env = shown["env"]
     config["Env"] = [
-        f"{key}={env[key]}" if key in env else f"{key}=***" if _container.is_secret(key) else entry
+        f"{key}={env[key]}" if key in env else f"{key}=***" if is_secret(key) else entry
         for entry in config.get("Env") or []
         for key in [entry.partition("=")[0]]
     ]

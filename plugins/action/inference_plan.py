@@ -12,6 +12,7 @@ import typing as t
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _planner, _recipe, _screen
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import forks
 
@@ -116,7 +117,7 @@ class ActionModule(ActionBase):
             )
         if args["restore"]:
             # A recipe out of a launch's record says all but the secrets, which are kept nowhere.
-            kept = {key: value for key, value in (args["overrides"].get("environment") or {}).items() if _container.is_secret(key)}
+            kept = {key: value for key, value in (args["overrides"].get("environment") or {}).items() if is_secret(key)}
             args["overrides"] = {"environment": kept}
         try:
             hosts = _planner.ranks(args["head"], args["workers"], task_vars.get("ansible_play_hosts_all", []))
@@ -177,7 +178,7 @@ class ActionModule(ActionBase):
         plan = _planner.make(recipe, nodes, settings)
         if plan.problems:
             raise AnsibleActionFail("\n".join(plan.problems))
-        secret = sorted(key for key in args["overrides"].get("environment") or {} if _container.is_secret(key))
+        secret = sorted(key for key in args["overrides"].get("environment") or {} if is_secret(key))
         lines = _screen.screen(plan)
         if args["show"]:
             self._display.display("\n" + "\n".join(lines) + "\n")

@@ -21,7 +21,7 @@ HIDDEN = "***"
 FOLDER = "/var/lib/sparkstack/secrets"
 """The folder on a node, root's only, with a file of secret variables for each container that has any, named after it."""
 
-# Wider than what a recipe is refused for: too much hidden does no harm here. Not TOKENIZERS_PARALLELISM, max_tokens, KEYBOARD.
+# The one rule, for what a recipe is refused for and for what is hidden. Not TOKENIZERS_PARALLELISM, max_tokens, KEYBOARD.
 _NAME = re.compile(
     r"TOKEN(?![A-Z])|SECRET|PASS(?:WORD|WD|PHRASE)|_PASS$|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|(?:^|_)KEY$|COOKIE|(?:^|_)AUTH$",
     re.IGNORECASE,

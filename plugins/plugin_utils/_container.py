@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-import re
 import shlex
 import typing as t
 from dataclasses import dataclass, field
@@ -19,9 +19,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._arg
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Engine, RankSpec
 from ansible_collections.sparkstack.inference.plugins.module_utils._ranks import LABEL
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import FOLDER as SECRETS
-
-# HF_TOKEN, but neither TOKENIZERS_PARALLELISM nor SGLANG_MAX_TOKENS.
-_SECRET = re.compile(r"TOKEN(?![A-Z])|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.IGNORECASE)
+from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
 
 # Kernels that were compiled once outlive the container on the node; otherwise each start compiles them again.
 _CACHES = {
@@ -63,11 +61,6 @@ class Request:
     api_key_fingerprint: str | None = None
 
 
-def is_secret(variable: str) -> bool:
-    """Whether a variable's name says that its value is nobody's business."""
-    return bool(_SECRET.search(variable))
-
-
 def name(deployment: str, rank: int) -> str:
     """The name of a rank's container."""
     return f"{deployment}-rank{rank}"
@@ -78,11 +71,15 @@ def taken(container: str, image: str, where: str) -> str:
     return f"The name {container}{where} belongs to a container of {image} that this collection did not start: remove or rename it first, or rename the recipe."
 
 
-def fingerprint(api_key: str | None, deployment: str) -> str | None:
-    """What may be stored of an API key to see that it changed; slow on purpose, so that it can't be guessed back."""
-    if not api_key:
+@functools.lru_cache(maxsize=64)
+def fingerprint(secret: str | None, salt: str) -> str | None:
+    """What may be stored of a secret to see that it changed; slow on purpose, so that it can't be guessed back.
+
+    :param salt: what it is for, such as the deployment's name.
+    """
+    if not secret:
         return None
-    return hashlib.pbkdf2_hmac("sha256", api_key.encode(), deployment.encode(), 200_000).hex()[:16]
+    return hashlib.pbkdf2_hmac("sha256", secret.encode(), salt.encode(), 200_000).hex()[:16]
 
 
 def secrets(request: Request, api_key: str | None = None) -> dict[str, str]:
@@ -157,7 +154,8 @@ def public(request: Request) -> dict[str, t.Any]:
     shown["volumes"] = [volume for volume in shown["volumes"] if not volume.startswith(SECRETS)]
     shown["secrets"] = secrets_file(request) if secrets(request) or request.rank.with_api_key else None
     for key, value in secrets(request).items():
-        shown["env"][key] = "sha256:" + hashlib.sha256(f"{request.deployment}/{key}/{value}".encode()).hexdigest()[:12]
+        # A label goes into support bundles, and a password is no random text: a fast hash of it could be guessed back.
+        shown["env"][key] = f"secret:{fingerprint(value, f'{request.deployment}/{key}') or 'empty'}"
     shown["env"] = dict(sorted(shown["env"].items()))
     shown["image_identity"] = request.image_identity
     shown["api_key"] = request.api_key_fingerprint

@@ -18,7 +18,7 @@ import yaml
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _engines
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Engine
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._container import is_secret
+from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
 
 
 class RecipeError(Exception):

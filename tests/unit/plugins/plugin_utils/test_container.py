@@ -187,6 +187,15 @@ def test_the_key_leaves_a_fingerprint_only() -> None:
     assert first is not None and "key" not in first
 
 
+@pytest.mark.parametrize("name", ["HF_TOKEN", "STORE_PASS", "NGC_KEY", "CACHE_PASSPHRASE"])
+def test_what_support_bundles_hide_no_container_shows(name: str) -> None:
+    request = dataclasses.replace(REQUEST, environment={name: "sesame"})
+    shown = json.dumps([_container.options(request), _container.public(request), _container.labels(request, "L1")])
+    assert "sesame" not in shown and _container.secrets(request) == {name: "sesame"}
+    # As slow to be guessed back as the API key, and no other deployment's or variable's.
+    assert _container.public(request)["env"][name] == f"secret:{_container.fingerprint('sesame', f'd/{name}')}"
+
+
 def test_differences_are_told_option_by_option() -> None:
     before = _container.public(REQUEST)
     after = _container.public(

@@ -108,6 +108,10 @@ def test_overrides_are_laid_over_the_recipe() -> None:
             "The recipe, 'engines', 'vllm': the secret 'HF_TOKEN' can't stand in a recipe: set it in tp_launch_environment, out of a vault.",
         ),
         (
+            changed(engines__vllm__environment={"CACHE_PASSPHRASE": "x", "SSH_AUTH_SOCK": "/run/s"}),
+            "The recipe, 'engines', 'vllm': the secret 'CACHE_PASSPHRASE' can't stand in a recipe: set it in tp_launch_environment, out of a vault.",
+        ),
+        (
             changed(name="Tiny Model"),
             "The recipe: the name 'Tiny Model' won't do for a container: use lower-case letters, digits, '.', '_' and '-', at most 63 of them.",
         ),
