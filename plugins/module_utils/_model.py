@@ -19,6 +19,8 @@ import re
 import stat
 import typing as t
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._tensors import Tensor, groups, read_header
+
 SMALL = 1 << 20  # bytes up to which a text file is hashed whole
 SMALL_SUFFIXES = (".json", ".txt", ".jinja", ".py")
 LIMIT_HEADER = 100 * 1000 * 1000  # the format's own limit
@@ -37,19 +39,41 @@ CONFIG_FIELDS = (
     "hidden_size",
     "vocab_size",
     "max_position_embeddings",
+    "tie_word_embeddings",
+    "intermediate_size",
+    "moe_intermediate_size",
+    "num_experts_per_tok",
+    # Attention over a window, with latent vectors (MLA), with an index of its own, and linear attention.
+    "layer_types",
+    "sliding_window",
+    "full_attention_interval",
+    "v_head_dim",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+    "index_head_dim",
+    "linear_conv_kernel_dim",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "mamba_ssm_dtype",
 )
 # The same thing has had several names; the first that is there counts.
 CONFIG_ALIASES = {
     "dtype": ("dtype", "torch_dtype"),
     "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "mtp_layers": ("mtp_num_hidden_layers", "num_nextn_predict_layers"),
 }
+# How it is quantised, as far as it decides on sizes: llm-compressor's "kv_cache_scheme", ModelOpt's "kv_cache_quant_algo".
+QUANTIZATION_FIELDS = ("quant_method", "weight_block_size", "kv_cache_scheme", "kv_cache_quant_algo")
 
 
 class Header(t.NamedTuple):
-    """A safetensors file's header: its SHA-256 and how many bytes the whole file must have."""
+    """A safetensors file's header: its SHA-256, how many bytes the whole file must have, and its tensors."""
 
     digest: str
     file_size: int
+    tensors: t.Sequence[Tensor] = ()
 
 
 def safetensors_header(path: str) -> t.Optional[Header]:
@@ -66,11 +90,12 @@ def safetensors_header(path: str) -> t.Optional[Header]:
     if len(raw) < length:
         return None
     try:
-        tensors = json.loads(raw.decode("utf-8"))
-        ends = [int(value["data_offsets"][1]) for name, value in tensors.items() if name != "__metadata__"]
+        header = json.loads(raw.decode("utf-8"))
+        ends = [int(value["data_offsets"][1]) for name, value in header.items() if name != "__metadata__"]
+        tensors = read_header(header)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         return None
-    return Header(hashlib.sha256(raw).hexdigest(), 8 + length + max(ends, default=0))
+    return Header(hashlib.sha256(raw).hexdigest(), 8 + length + max(ends, default=0), tensors)
 
 
 def resolve(path: str) -> t.Tuple[str, t.Optional[str]]:
@@ -95,9 +120,10 @@ def resolve(path: str) -> t.Tuple[str, t.Optional[str]]:
     return os.path.join(snapshots, revision), None
 
 
-def manifest(path: str) -> t.Dict[str, t.Any]:
+def manifest(path: str, tensors: bool = False) -> t.Dict[str, t.Any]:
     """Describe the model below a path; the keys are those that M(sparkstack.inference.model_manifest_info) returns.
 
+    :param tensors: tell the tensors of its weights as well.
     :raises OSError: when a file can't be read by this user.
     """
     result = _Manifest(path)
@@ -112,7 +138,7 @@ def manifest(path: str) -> t.Dict[str, t.Any]:
         result.path, result.problem = resolve(path)
         if result.problem is None:
             result.read()
-    return result.as_dict()
+    return result.as_dict(tensors)
 
 
 class _Manifest:
@@ -126,6 +152,7 @@ class _Manifest:
         self.truncated: t.List[str] = []
         self.dangling: t.List[str] = []
         self.weights: t.List[str] = []
+        self.tensors: t.Dict[str, t.Sequence[Tensor]] = {}
         self.unreadable = 0
         self.mount = path
         self.digest: t.Optional[str] = None
@@ -141,6 +168,7 @@ class _Manifest:
             if name.endswith(".safetensors"):
                 header = safetensors_header(full)
                 mark = header.digest if header else ""
+                self.tensors[name] = header.tensors if header else ()
                 if header is None or header.file_size != size:
                     self.truncated.append(name)
             elif name.endswith(SMALL_SUFFIXES) and size < SMALL:
@@ -243,8 +271,10 @@ class _Manifest:
                 return " (its download is not finished)"
         return ""
 
-    def as_dict(self) -> t.Dict[str, t.Any]:
+    def as_dict(self, tensors: bool) -> t.Dict[str, t.Any]:
+        told = {"tensors": groups(tensor for name in self.weights for tensor in self.tensors.get(name, ()))} if tensors else {}
         return {
+            **told,
             "path": self.path,
             "mount": self.mount,
             "exists": self.exists,
@@ -263,7 +293,7 @@ class _Manifest:
 
 
 def config_summary(config: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
-    """The fields of a model's C(config.json) that a plan needs; of a multimodal model also those of C(text_config)."""
+    """The fields of a model's C(config.json) that a plan needs; of a multimodal model also those of its parts."""
     summary: t.Dict[str, t.Any] = {field: config[field] for field in CONFIG_FIELDS if config.get(field) is not None}
     for field, names in CONFIG_ALIASES.items():
         found = [config[name] for name in names if config.get(name) is not None]
@@ -271,9 +301,10 @@ def config_summary(config: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
             summary[field] = found[0]
     quantization = config.get("quantization_config")
     if isinstance(quantization, dict):
-        summary["quantization_config"] = {"quant_method": quantization.get("quant_method")}
-    if isinstance(config.get("text_config"), dict):
-        summary["text_config"] = config_summary(config["text_config"])
+        summary["quantization_config"] = {field: quantization[field] for field in QUANTIZATION_FIELDS if quantization.get(field) is not None}
+    for part in ("text_config", "vision_config"):
+        if isinstance(config.get(part), dict):
+            summary[part] = config_summary(config[part])
     return summary
 
 

@@ -33,6 +33,10 @@ options:
       - Hidden files and folders are not looked at.
     type: path
     required: true
+  tensors:
+    description: Tell the tensors of the weights as well, out of the headers of the safetensors files.
+    type: bool
+    default: false
 seealso:
   - module: sparkstack.inference.docker_image_sync
 """
@@ -114,10 +118,39 @@ config:
   description:
     - What the model's C(config.json) says, as far as it is there, of C(architectures), C(model_type), C(dtype),
       C(num_hidden_layers), C(num_attention_heads), C(num_key_value_heads), C(head_dim), C(hidden_size), C(vocab_size),
-      C(num_experts), C(max_position_embeddings), and C(quantization_config) with C(quant_method).
-    - A multimodal model's C(text_config) stands in it with the same fields.
+      C(num_experts), C(max_position_embeddings), C(quantization_config) with C(quant_method), and of what else decides on
+      the memory that a plan reckons with (kinds of layers, sizes of latent vectors and of linear attention).
+    - A multimodal model's C(text_config) and C(vision_config) stand in it with the same fields.
   returned: always
   type: dict
+tensors:
+  description:
+    - The tensors of the weights; those whose names differ in numbers only make one entry.
+    - It is empty for weights in another format than safetensors.
+  returned: with O(tensors)
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: The tensors' name, with C({}) for each number between dots.
+      type: str
+      sample: model.layers.{}.mlp.experts.{}.down_proj.weight
+    dtype:
+      description: The elements' type as safetensors spells it.
+      type: str
+      sample: F8_E4M3
+    shape:
+      description: The tensors' shape.
+      type: list
+      elements: int
+    count:
+      description: How many there are.
+      type: int
+    layers:
+      description: The values of the name's first number, as runs of the first and the last one.
+      type: list
+      elements: list
+      sample: [[0, 47]]
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -127,12 +160,12 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._model import
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={"path": {"type": "path", "required": True}},
+        argument_spec={"path": {"type": "path", "required": True}, "tensors": {"type": "bool", "default": False}},
         supports_check_mode=True,
     )
     path: str = module.params["path"]
     try:
-        result = manifest(path)
+        result = manifest(path, module.params["tensors"])
     except OSError as error:
         module.fail_json(msg=f"Cannot read the model in {path}: {error}. Let this task run with `become`.")
     module.exit_json(changed=False, **result)

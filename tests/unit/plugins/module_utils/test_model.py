@@ -95,17 +95,41 @@ def test_the_configuration(model: pathlib.Path) -> None:
     assert config == {
         **{key: value for key, value in CONFIG.items() if key not in ("torch_dtype", "rope_theta")},
         "dtype": "bfloat16",
-        "quantization_config": {"quant_method": "fp8"},
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
     }
 
 
 def test_the_configuration_of_a_multimodal_model() -> None:
-    config = {"model_type": "qwen3_5_moe", "dtype": "bfloat16", "text_config": {"num_local_experts": 256, "head_dim": 128}}
+    config = {
+        "model_type": "qwen3_5_moe",
+        "dtype": "bfloat16",
+        "text_config": {"num_local_experts": 256, "head_dim": 128, "mtp_num_hidden_layers": 1, "layer_types": ["linear_attention"]},
+        "vision_config": {"hidden_size": 1152, "depth": 27},
+        "quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]},
+    }
     assert subject.config_summary(config) == {
         "model_type": "qwen3_5_moe",
         "dtype": "bfloat16",
-        "text_config": {"num_experts": 256, "head_dim": 128},
+        "text_config": {"num_experts": 256, "head_dim": 128, "mtp_layers": 1, "layer_types": ["linear_attention"]},
+        "vision_config": {"hidden_size": 1152},
+        "quantization_config": {"quant_method": "fp8"},
     }
+
+
+def test_the_tensors_are_those_of_the_weights_and_told_on_demand(model: pathlib.Path) -> None:
+    """A file that the index does not name ("consolidated.safetensors" beside the hub's own shards) is never loaded."""
+    (model / "consolidated.safetensors").write_bytes(shard("layers.0.attention.wq.weight"))
+    name = "model-{:05d}-of-00003.safetensors"
+    rows = [{"name": name.format(number), "dtype": "BF16", "shape": [32], "count": 1, "layers": []} for number in (1, 2, 3)]
+    assert subject.manifest(str(model), tensors=True)["tensors"] == rows
+    assert "tensors" not in subject.manifest(str(model))
+
+
+def test_a_header_without_a_shape_is_no_header(tmp_path: pathlib.Path) -> None:
+    raw = json.dumps({"t": {"dtype": "BF16", "data_offsets": [0, 2]}}).encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(raw).to_bytes(8, "little") + raw + bytes(2))
+    assert subject.safetensors_header(str(path)) is None
 
 
 def broken(name: str, data: bytes | None) -> dict[str, bytes]:
