@@ -262,12 +262,15 @@ def test_node_prep_four_steps(inventory: str, tmp_path: pathlib.Path) -> None:
         "node_prep_cache_dir": "/var/tmp/facts-test/cache",
         "node_prep_docker_users": ["backup"],
         "node_prep_sysctl": {"vm.swappiness": 11},
+        "node_prep_min_free_kbytes": 70000,
+        "node_prep_swap": "disabled",
+        "node_prep_protect_sshd": True,
     }
-    before = {node: ssh(node, "cat /proc/sys/vm/swappiness") for node in ("spark1", "spark2")}
+    kept = {node: ssh(node, "cd /proc/sys/vm; cat swappiness min_free_kbytes").split() for node in ("spark1", "spark2")}
     counts = []
     try:
         for node in ("spark1", "spark2"):
-            ssh(node, "mkdir /var/tmp/facts-test")
+            ssh(node, "mkdir /var/tmp/facts-test; cp /etc/fstab /var/tmp/fstab; echo '/swap.img none swap sw 0 0' >>/etc/fstab")
         for words in (["--check", "--diff"], [], ["--check", "--diff"], []):
             code, output = role(inventory, tmp_path, "node_prep", wanted, *words)
             assert code == 0, failures(output)
@@ -277,11 +280,22 @@ def test_node_prep_four_steps(inventory: str, tmp_path: pathlib.Path) -> None:
             "backup docker",
             "11",
         ]
+        assert ssh("spark2", "cat /proc/sys/vm/min_free_kbytes; tail -1 /etc/fstab").splitlines() == ["70000", "# node_prep_swap: /swap.img none swap sw 0 0"]
+        shown = ssh("spark2", "systemctl show -p MemoryMin ssh.service system.slice; systemctl show -p OOMScoreAdjust ssh.service; systemctl is-active ssh")
+        assert shown.split() == ["MemoryMin=67108864", "MemoryMin=67108864", "OOMScoreAdjust=-1000", "active"]
     finally:
         for node in ("spark1", "spark2"):
             ssh(node, "rm -rf /var/tmp/facts-test /etc/sysctl.d/90-sparkstack.conf; gpasswd -d backup docker >/dev/null 2>&1 || :")
-            ssh(node, f"sysctl -qw vm.swappiness={before[node]}")
-    assert counts == [{"spark1": count, "spark2": count} for count in (3, 3, 0, 0)]
+            ssh(node, "mv /var/tmp/fstab /etc/fstab; cd /etc/systemd/system; rm -rf ssh.service.d system.slice.d; systemctl daemon-reload")
+            ssh(node, f"sysctl -qw vm.swappiness={kept[node][0]} vm.min_free_kbytes={kept[node][1]}")
+    assert counts == [{"spark1": count, "spark2": count} for count in (9, 9, 0, 0)]
+
+
+def test_node_prep_refuses_a_reserve_that_would_starve_the_node(inventory: str, tmp_path: pathlib.Path) -> None:
+    code, output = role(inventory, tmp_path, "node_prep", {"node_prep_cache_dir": "/var/tmp/facts-test", "node_prep_min_free_kbytes": 1 << 40})
+    assert code == 2
+    assert failures(output)["spark1"].startswith("node_prep_min_free_kbytes is 1099511627776, more than 5 % of the ")
+    assert ssh("spark1", "ls -d /var/tmp/facts-test 2>/dev/null || echo none") == "none"
 
 
 def test_node_prep_says_what_is_missing(inventory: str, tmp_path: pathlib.Path) -> None:
