@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import typing as t
 
@@ -15,6 +14,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils import _engin
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import RankSpec
 from ansible_collections.sparkstack.inference.plugins.module_utils._options import Parser
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import document
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
 
 STARTED = ("engine", "image", "model", "rank", "ranks", "head_address")
@@ -139,8 +139,8 @@ class ActionModule(ActionBase):
                 self._forget_secrets(container, state)
         result["changed"] = bool(touched)
         result["diff"] = {
-            "before": _text({container["name"]: "running" if container["running"] else "ended" for container in present}),
-            "after": _text({container["name"]: "ended" for container in present} if state == "stopped" else {}),
+            "before": document({container["name"]: "running" if container["running"] else "ended" for container in present}),
+            "after": document({container["name"]: "ended" for container in present} if state == "stopped" else {}),
         }
 
     def _forget_secrets(self, container: dict[str, t.Any], state: str) -> None:
@@ -190,7 +190,7 @@ class ActionModule(ActionBase):
         same = bool(mine and mine["running"] and mine["spec_hash"] == digest and args["launch_id"] in (None, "", mine["launch_id"]))
         before = {**mine["spec"], "running": mine["running"], "launch_id": mine["launch_id"]} if mine else {}
         launch_id = args["launch_id"] or (mine["launch_id"] if same and mine else f"{digest}-alone")
-        result["diff"] = {"before": _text(before), "after": _text({**shown, "running": True, "launch_id": launch_id})}
+        result["diff"] = {"before": document(before), "after": document({**shown, "running": True, "launch_id": launch_id})}
         if same and not others:
             result["diff"]["after"] = result["diff"]["before"]
             if not self._task.check_mode:
@@ -236,10 +236,6 @@ class ActionModule(ActionBase):
         problems = Parser(request.engine, answer["parser"]).problems(request.rank.arguments)
         if problems:
             raise AnsibleActionFail("\n".join(problems))
-
-
-def _text(data: t.Any) -> str:
-    return json.dumps(data, indent=2, sort_keys=True) + "\n" if data else ""
 
 
 def _without_secrets(container: dict[str, t.Any], shown: dict[str, t.Any]) -> dict[str, t.Any]:

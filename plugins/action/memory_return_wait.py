@@ -10,6 +10,7 @@ import typing as t
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import size
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _memory_return
 
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
@@ -43,7 +44,7 @@ class ActionModule(ActionBase):
         if self._task.check_mode:
             there, free, total = _memory_return.held(before, names), before["available_bytes"], before["total_bytes"]
             result.update(changed=False, held_bytes=there, returned_bytes=0, available_bytes=free, total_bytes=total, holder=None)
-            would = f"{_memory_return.gib(there)} would come back" if there else "the ranks hold nothing"
+            would = f"{size(there)} would come back" if there else "the ranks hold nothing"
             result["msg"] = f"{node}: {would}, {_memory_return.available(free, total)}"
             return result
         deadline = self.clock() + args["timeout"]

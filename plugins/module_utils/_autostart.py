@@ -15,6 +15,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._autostart_rank import ITSELF, REBOOT, SWEPT, UNSURE
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed
 
 Data = t.Dict[str, t.Any]
 Report = t.Mapping[str, t.Any]
@@ -120,10 +121,10 @@ def _steady(view: View, state: Data, here: t.Mapping[int, Report], away: t.Seque
             return Decision(state, status=(WARNING, left["why"]))
         state = {key: value for key, value in state.items() if key != "left"}
     if not down:
-        text = "All ranks run." if not away else "Waiting for word of {}.".format(_and(away))
+        text = "All ranks run." if not away else "Waiting for word of {}.".format(listed(away))
         return Decision(state, status=(INFO, text))
     if away:
-        return Decision(state, status=(NOTICE, "{} Waiting for {}.".format(_losses(view, down), _and(away))))
+        return Decision(state, status=(NOTICE, "{} Waiting for {}.".format(_losses(view, down), listed(away))))
     if not swept and any(report["lost"] == UNSURE for report in down.values()):
         return Decision(state, status=(INFO, "{} Its end is being looked into.".format(_losses(view, down))))
     # Beside a rank that was swept away, one whose end is not clear yet can only have followed it.
@@ -159,7 +160,7 @@ def _under_way(view: View, state: Data, here: t.Mapping[int, Report], away: t.Se
     effort = dict(state["effort"])
     state = dict(state, effort=effort)
     if away:
-        return Decision(state, status=(NOTICE, "In the middle of a start: waiting for {}.".format(_and(away))))
+        return Decision(state, status=(NOTICE, "In the middle of a start: waiting for {}.".format(listed(away))))
     if effort["stage"] == "stop":
         running = [rank for rank, report in here.items() if report["running"]]
         if running:
@@ -227,7 +228,7 @@ def _resting(view: View, state: Data, here: t.Mapping[int, Report], away: t.Sequ
         return Decision(state)
     if not 0 <= effort["until"] - view.now <= LONGEST_PAUSE:
         if away:
-            return Decision(state, status=(NOTICE, "Waiting for {} before the next start.".format(_and(away))))
+            return Decision(state, status=(NOTICE, "Waiting for {} before the next start.".format(listed(away))))
         return _begin(view, state, here, effort["failures"], effort["why"])
     return Decision(state)
 
@@ -250,17 +251,13 @@ def _losses(view: View, down: t.Mapping[int, Report]) -> str:
         several = len(nodes) > 1
         if lost == REBOOT:
             what = "{} restarted while {} ran.".format("were" if several else "was", "their ranks" if several else "its rank")
-            sentences.append("{} {}".format(_and(nodes), what))
+            sentences.append("{} {}".format(listed(nodes), what))
         elif lost in SWEPT:
-            sentences.append("Docker was restarted on {} while {} ran.".format(_and(nodes), "their ranks" if several else "its rank"))
+            sentences.append("Docker was restarted on {} while {} ran.".format(listed(nodes), "their ranks" if several else "its rank"))
         else:
-            sentences.append("The rank{} on {} ended.".format("s" if several else "", _and(nodes)))
+            sentences.append("The rank{} on {} ended.".format("s" if several else "", listed(nodes)))
     return " ".join(sentences)
 
 
 def _ranks(what: str, ranks: t.Sequence[int], view: View) -> str:
-    return "{} {}.".format(what, _and(["rank {} on {}".format(rank, view.nodes[rank]) for rank in ranks]))
-
-
-def _and(words: t.Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else "{} and {}".format(", ".join(words[:-1]), words[-1])
+    return "{} {}.".format(what, listed(["rank {} on {}".format(rank, view.nodes[rank]) for rank in ranks]))

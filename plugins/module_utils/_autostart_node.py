@@ -20,7 +20,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils import _autos
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
 from ansible_collections.sparkstack.inference.plugins.module_utils._files import text
-from ansible_collections.sparkstack.inference.plugins.module_utils._logline import seconds
+from ansible_collections.sparkstack.inference.plugins.module_utils._logline import moment
 from ansible_collections.sparkstack.inference.plugins.module_utils._ranks import LABEL
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import FOLDER as SECRETS
 
@@ -163,12 +163,6 @@ class Node:
             return status == 200 and bool(json.loads(answer.decode())["choices"])
         except (ValueError, KeyError, TypeError):
             return False
-
-
-def moment(stamp: t.Any) -> t.Optional[float]:
-    """Docker's time in seconds since the epoch; None for its "0001-01-01T00:00:00Z", which stands for never."""
-    told = str(stamp or "0001")
-    return None if told.startswith("0001") else seconds(told, 1970)
 
 
 def daemon(root: str = "/") -> t.Optional[str]:

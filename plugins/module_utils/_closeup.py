@@ -51,8 +51,7 @@ class Look:
         self.running = bool(told.get("Running")) and not told.get("Restarting")
         self.paused = bool(told.get("Paused"))
         self.init = int(told.get("Pid") or 0) if self.running else 0
-        began = str(told.get("StartedAt") or "")
-        self.started = _logline.seconds(began, 1970) if began and not began.startswith("0001-") else None
+        self.started = _logline.moment(told.get("StartedAt"))
         # Filled by the parts that come first; one that can't be had leaves them empty for the next.
         self.on_gpu: t.Dict[int, t.Tuple[int, str]] = {}
         self.meminfo: t.Dict[str, int] = {}

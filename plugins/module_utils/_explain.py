@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.sparkstack.inference.plugins.module_utils._records import Record, closeup, name, reading, size
+from ansible_collections.sparkstack.inference.plugins.module_utils._records import Record, closeup, name, reading
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import size
 
 _CLOCKS = 2.0
 """Seconds by which the clocks of two nodes may differ untold; the look from the controller itself is less exact than a part of one."""

@@ -22,6 +22,8 @@ import shutil
 import time
 import typing as t
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import clock
+
 FOLDER = "var/lib/sparkstack/deployments"
 """Under the root; owned by root, mode 0700."""
 ANYBODY = "*"
@@ -75,14 +77,6 @@ def who(holder: t.Mapping[str, t.Any]) -> str:
     """A run in words: C(alice at ctl1 (pid 123, job 17))."""
     number = "pid {}".format(holder.get("pid") or "?") + (", job {}".format(holder["job"]) if holder.get("job") else "")
     return "{} at {} ({})".format(holder.get("user") or "somebody", holder.get("host") or "?", number)
-
-
-def clock(moment: t.Any, now: float) -> str:
-    """A time in UTC, with its date where that is not the day of C(now); both in seconds since the epoch."""
-    if not isinstance(moment, (int, float)):
-        return "an unknown time"
-    told = time.gmtime(moment)
-    return time.strftime("%H:%M:%SZ" if told[:3] == time.gmtime(now)[:3] else "%Y-%m-%dT%H:%M:%SZ", told)
 
 
 def lapsed(holder: t.Mapping[str, t.Any], now: float) -> bool:

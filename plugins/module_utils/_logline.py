@@ -219,6 +219,12 @@ def seconds(text: str, year: int) -> t.Optional[float]:
     return moment.timestamp() + (float("0." + fraction) if fraction else 0.0)
 
 
+def moment(stamp: t.Any) -> t.Optional[float]:
+    """Docker's time, "2026-11-29T10:00:00.123456789Z", in seconds since the epoch; None for its "0001-01-01T00:00:00Z", which stands for never."""
+    told = str(stamp or "0001")
+    return None if told.startswith("0001") else seconds(told, 1970)
+
+
 def address(process: str) -> t.Optional[str]:
     """The address of another node that a process prefix names, or None."""
     match = _ADDRESS.search(process)

@@ -61,7 +61,7 @@ def look(api: DockerAPI, name: str, engine: str, state: t.Mapping[str, t.Any], p
     reading["earlier"] = before + reading["earlier"]
     if log.unread:
         reading["last_line"] = log.unread
-    start = _logline.seconds(began, 1970) if not began.startswith(_NEVER) else None
+    start = _logline.moment(began)
     around, kept = scene(inspection, reading, start, state.get("scene", {}) if log.same else {}, peers, root)
     return {
         "exists": True,
@@ -109,8 +109,7 @@ def _before(api: DockerAPI, inspection: t.Mapping[str, t.Any], engine: str, tty:
 
 
 def _finished(told: t.Mapping[str, t.Any]) -> t.Optional[float]:
-    text = str(told.get("FinishedAt") or _NEVER)
-    return None if told.get("Running") or text.startswith(_NEVER) else _logline.seconds(text, 1970)
+    return None if told.get("Running") else _logline.moment(told.get("FinishedAt"))
 
 
 class Log:

@@ -26,7 +26,6 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._typ
 Record = t.Mapping[str, t.Any]
 Candidate = t.Dict[str, t.Any]
 
-GIB = float(1 << 30)
 _SAME_TIME = 60.0
 """Seconds between a container's end and the start of its daemon within which the one explains the other: the daemon first stops, for
 10 s a container, and marks a container that it finds dead with the time at which it found it."""
@@ -185,8 +184,3 @@ def message(candidate: t.Mapping[str, t.Any]) -> str:
     text = " ".join(str(candidate["message"]).split())
     text = text.rstrip(".") if len(text) <= 240 else text[:240].rsplit(" ", 1)[0] + " .."
     return ": " + text if text else ""
-
-
-def size(count: float) -> str:
-    """Bytes for people: GiB, or MiB where it is less than one."""
-    return "{:.1f} GiB".format(count / GIB) if count >= GIB else "{:.0f} MiB".format(count / (1 << 20))

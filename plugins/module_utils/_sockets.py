@@ -22,7 +22,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._files import
 ESTABLISHED, SYN_SENT, LISTEN = 1, 2, 10
 """States that a socket can be in (include/net/tcp_states.h)."""
 _SOCKET = re.compile(r"^socket:\[(\d+)\]$")
-_ANY = ("0.0.0.0", "::")
+ANY = ("0.0.0.0", "::")
+"""To listen on one of these is to listen on all of the node's own."""
 
 
 class Socket(t.NamedTuple):
@@ -142,7 +143,7 @@ def around(entries: t.Sequence[Socket], host: t.Optional[str], port: int) -> t.T
     listening, connected, dialing = [], set(), set()
     for entry in entries:
         if entry.state == LISTEN:
-            if entry.port == port and (host is None or entry.address in (host, *_ANY)):
+            if entry.port == port and (host is None or entry.address in (host, *ANY)):
                 listening.append(entry.inode)
             continue
         outward = entry.peer_port == port and host in (None, entry.peer)

@@ -19,7 +19,6 @@ from ansible_collections.sparkstack.inference.plugins.module_utils import _stand
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES
 from ansible_collections.sparkstack.inference.plugins.module_utils._finding import DIVERGED, EVIDENT, Finding, Rule, last_lines
 from ansible_collections.sparkstack.inference.plugins.module_utils._records import (
-    GIB,
     Record,
     came,
     closeup,
@@ -30,9 +29,9 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._records impo
     place,
     reading,
     scene,
-    size,
     up,
 )
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import GIB, size
 
 _APART = 2.0
 """Seconds by which one time must be later than another node's to be believed so: clocks differ."""

@@ -147,13 +147,13 @@ msg:
   sample: The lock that alice at ctl1 (pid 123) held since 07:02:11Z was taken over, because that run is gone.
 """
 
-import json
 import time
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.sparkstack.inference.plugins.module_utils._ledger import ANYBODY, HeldError, Ledger, LedgerError, clock, who
+from ansible_collections.sparkstack.inference.plugins.module_utils._ledger import ANYBODY, HeldError, Ledger, LedgerError, who
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import clock, document
 
 
 def hold(module: AnsibleModule, ledger: Ledger) -> t.Dict[str, t.Any]:
@@ -169,7 +169,7 @@ def hold(module: AnsibleModule, ledger: Ledger) -> t.Dict[str, t.Any]:
         "lock": taken.lock,
         "took_over": taken.took_over,
         # How long it is prolonged by is no change that anybody wants to see.
-        "diff": {"before": text(taken.took_over if taken.changed else taken.lock), "after": text(taken.lock)},
+        "diff": {"before": document(taken.took_over if taken.changed else taken.lock), "after": document(taken.lock)},
     }
     if taken.took_over:
         result["msg"] = "The lock that {} held since {} was taken over, because {}.".format(
@@ -182,12 +182,7 @@ def free(module: AnsibleModule, ledger: Ledger) -> t.Dict[str, t.Any]:
     """Give the lock back; the module's result."""
     gone = ledger.release(ANYBODY if module.params["force"] else module.params["run"], dry=module.check_mode)
     left = None if gone else ledger.read()["lock"]
-    return {"changed": bool(gone), "lock": left, "took_over": None, "diff": {"before": text(gone or left), "after": text(left)}}
-
-
-def text(lock: t.Optional[t.Mapping[str, t.Any]]) -> str:
-    """A lock as the diff shows it."""
-    return json.dumps(lock, indent=1, sort_keys=True) + "\n" if lock else ""
+    return {"changed": bool(gone), "lock": left, "took_over": None, "diff": {"before": document(gone or left), "after": document(left)}}
 
 
 def main() -> None:

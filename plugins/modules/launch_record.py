@@ -95,13 +95,13 @@ path:
   sample: /var/lib/sparkstack/deployments/qwen3.5-122b-a10b-fp8/launches/20261130T080012Z-1a2b3c.json
 """
 
-import json
 import os
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._ledger import Ledger, LedgerError
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import document
 
 
 def keep(module: AnsibleModule, ledger: Ledger) -> t.Dict[str, t.Any]:
@@ -114,15 +114,10 @@ def keep(module: AnsibleModule, ledger: Ledger) -> t.Dict[str, t.Any]:
         "changed": before != after or good_before != good_after,
         "path": ledger.path(after["launch_id"]),
         "diff": {
-            "before": text({"record": before, "good": good_before} if before else {}),
-            "after": text({"record": after, "good": good_after}),
+            "before": document({"record": before, "good": good_before} if before else {}),
+            "after": document({"record": after, "good": good_after}),
         },
     }
-
-
-def text(data: t.Mapping[str, t.Any]) -> str:
-    """A mapping as the diff shows it."""
-    return json.dumps(data, indent=1, sort_keys=True) + "\n" if data else ""
 
 
 def main() -> None:

@@ -11,12 +11,11 @@ A node's C(info) is the answer of M(sparkstack.inference.inference_info) there.
 
 from __future__ import annotations
 
-import calendar
-import re
-import time
 import typing as t
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._logline import moment
 from ansible_collections.sparkstack.inference.plugins.module_utils._records import swept_by
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed, utc
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
 
 Info = t.Mapping[str, t.Any]
@@ -30,30 +29,17 @@ _SLOW = 30.0
 """The same where the head has answered, for which it needs all ranks: a login at a node that works hard can take so long."""
 
 
-def epoch(stamp: str | None) -> float | None:
-    """Docker's time, "2026-11-29T10:00:00.123456789Z", in seconds since the epoch; None where there is none ("0001-01-01T00:00:00Z")."""
-    match = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?Z", stamp or "")
-    if not match or match.group(1).startswith("0001"):
-        return None
-    return calendar.timegm(time.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S")) + float(match.group(2) or 0)
-
-
-def clock(seconds: float) -> str:
-    """A time as Docker writes it, whole seconds."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-
-
 def ending(info: Info, container: Found) -> str:
     """How a rank that does not run has ended, in words."""
-    began, finished = epoch(container.get("started_at")), epoch(container.get("finished_at"))
+    began, finished = moment(container.get("started_at")), moment(container.get("finished_at"))
     booted, daemon = info.get("booted_at"), info.get("docker_started_at")
     if began is None:
         return "it was made and never started"
     swept = swept_by(began, finished, booted, daemon)
     if swept == "node":
-        return f"lost when its node was rebooted at {clock(booted or 0.0)}"
+        return f"lost when its node was rebooted at {utc(booted or 0.0)}"
     if swept == "docker":
-        return f"lost when Docker was restarted at {clock(daemon or 0.0)}"
+        return f"lost when Docker was restarted at {utc(daemon or 0.0)}"
     if container["oom_killed"]:
         return "killed by the kernel for memory"
     return f"exit code {container['exit_code']}"
@@ -61,13 +47,13 @@ def ending(info: Info, container: Found) -> str:
 
 def age(info: Info, container: Found) -> float | None:
     """Seconds since a rank was started, by its own node's clock; None where it isn't known."""
-    began, now = epoch(container.get("started_at")), info.get("now")
+    began, now = moment(container.get("started_at")), info.get("now")
     return now - began if began is not None and now is not None else None
 
 
 def started_again(container: Found) -> bool:
     """It was started later than by the launch that made it: by hand, or after a boot."""
-    made, began = epoch(container.get("created_at")), epoch(container.get("started_at"))
+    made, began = moment(container.get("created_at")), moment(container.get("started_at"))
     return made is not None and began is not None and began - made > _LATER
 
 
@@ -153,11 +139,6 @@ def seconds_to_ready(infos: t.Sequence[Info], deployment: str) -> float | None:
             if record and record.get("answered") and record.get("seconds_to_ready"):
                 return float(record["seconds_to_ready"])
     return None
-
-
-def listed(names: t.Sequence[str]) -> str:
-    """Names in a sentence: "a, b and c"."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _short(lines: t.Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import os
 import typing as t
 from dataclasses import dataclass, field, replace
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import ANY
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._command_line import ChoiceError, absolute
 
@@ -121,7 +122,7 @@ def _health_url(container: t.Mapping[str, t.Any]) -> str:
     if container["rank"] != 0 or container["port"] < 1:
         return ""
     address = str(container["listen_address"])
-    return f"http://{'127.0.0.1' if address in ('0.0.0.0', '::') else address}:{container['port']}/health"
+    return f"http://{'127.0.0.1' if address in ANY else address}:{container['port']}/health"
 
 
 def _named(hosts: t.Sequence[str], asked: t.Mapping[str, Info], containers: t.Mapping[str, t.Any], groups: t.Sequence[str]) -> Choice:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._planner import GIB, gib
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import GIB, size
 
 Memory = t.Mapping[str, t.Any]
 Holder = t.Mapping[str, t.Any]
@@ -44,12 +44,12 @@ class Return:
         if self.done and not self.held_bytes:
             return f"{node}: Docker could not say what the ranks held, {room}" if self.unnamed else f"{node}: the ranks held nothing, {room}"
         if self.done and self.taken_bytes and self.held_bytes - self.returned_bytes > slack(self.held_bytes):
-            return f"{node}: {gib(self.held_bytes)} came back, of which {who(self.holder)} has taken {gib(self.taken_bytes)} meanwhile, {room}"
+            return f"{node}: {size(self.held_bytes)} came back, of which {who(self.holder)} has taken {size(self.taken_bytes)} meanwhile, {room}"
         if self.done:
-            return f"{node}: {gib(self.returned_bytes)} came back, {room}"
-        come = f"{node}: of the {gib(self.held_bytes)} that the ranks held {gib(self.returned_bytes)} came back within {timeout:.0f} s, {room}."
+            return f"{node}: {size(self.returned_bytes)} came back, {room}"
+        come = f"{node}: of the {size(self.held_bytes)} that the ranks held {size(self.returned_bytes)} came back within {timeout:.0f} s, {room}."
         if self.holder:
-            return f"{come} {who(self.holder)[:1].upper()}{who(self.holder)[1:]} holds {gib(self.holder['bytes'])}: stop it there."
+            return f"{come} {who(self.holder)[:1].upper()}{who(self.holder)[1:]} holds {size(self.holder['bytes'])}: stop it there."
         return f"{come} No process is seen to hold it: if it stays so, the driver does, and a reboot of {node} gives it back."
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import RankSpec
 from ansible_collections.sparkstack.inference.plugins.module_utils._options import Parser
+from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import ANY
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed, size
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _container
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._recipe import Recipe
-
-GIB = 1024**3
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,13 @@ def ranks(head: t.Sequence[str], workers: t.Sequence[str], in_play: t.Collection
     missing = [host for host in hosts if host not in in_play]
     if missing:
         raise ValueError(
-            f"{_actual.listed(missing)} {'is' if len(missing) == 1 else 'are'} left out of this run, but a launch needs all its "
+            f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} left out of this run, but a launch needs all its "
             f"ranks ({', '.join(hosts)}): run it without --limit."
         )
     without = [host for host in in_play if host not in hosts]
     if without:
         raise ValueError(
-            f"{_actual.listed(without)} {'takes' if len(without) == 1 else 'take'} part in this run, but {'is' if len(without) == 1 else 'are'} neither "
+            f"{listed(without)} {'takes' if len(without) == 1 else 'take'} part in this run, but {'is' if len(without) == 1 else 'are'} neither "
             "in the inventory's group 'head' nor in 'workers': put every node into one of them, or leave it out of 'sparks'."
         )
     return hosts
@@ -115,11 +115,11 @@ def topology_problem(recipe: Recipe, count: int, gpus: int | None = None) -> str
 
     :param gpus: GPUs of the node that has fewest; None or 0 where none was seen.
     """
-    size = recipe.tensor_parallel_size
+    wide = recipe.tensor_parallel_size
     each = max(gpus or 1, 1)
-    if size % count or size // count > each:
+    if wide % count or wide // count > each:
         return (
-            f"tensor_parallel_size is {size}, but there are {count} nodes with {each} GPU{'s' if each > 1 else ''} each: "
+            f"tensor_parallel_size is {wide}, but there are {count} nodes with {each} GPU{'s' if each > 1 else ''} each: "
             f"set it to {count * each if gpus else count}, or change the inventory's workers."
         )
     return None
@@ -144,7 +144,7 @@ def make(recipe: Recipe, nodes: t.Sequence[Node], settings: Settings) -> Plan:
         plan.away = _actual.seconds_to_ready([node.info for node in plan.nodes], recipe.name)
     plan.launch_id = settings.new_launch_id if plan.action in ("start", "restart") else _launch_id(plan)
     plan.endpoint = f"http://{settings.endpoint_host or plan.nodes[0].name}:{recipe.port}/v1"
-    if settings.listen_address in ("0.0.0.0", "::") and not settings.api_key:
+    if settings.listen_address in ANY and not settings.api_key:
         plan.notes.append("the API is open to everybody who reaches the head: tp_launch_api_key or tp_launch_listen_address closes it")
     return plan
 
@@ -252,26 +252,26 @@ def _check_memory(plan: Plan) -> None:
     if plan.action not in ("start", "restart"):
         return
     if not plan.nodes[0].model.get("weight_bytes"):
-        plan.assumed.append(f"the weights are {gib(plan.recipe.model_bytes)}, as the recipe says")
+        plan.assumed.append(f"the weights are {size(plan.recipe.model_bytes)}, as the recipe says")
     for node in plan.nodes:
         total, available = node.memory.get("total_bytes"), node.memory.get("available_bytes")
         if not total or available is None:
-            plan.assumed.append(f"{node.name} has memory for {gib(share)} of weights: it was not measured")
+            plan.assumed.append(f"{node.name} has memory for {size(share)} of weights: it was not measured")
         elif share > total:
             plan.problems.append(
-                f"{node.name} has {gib(total)} of memory, but its rank needs {gib(share)} for the weights alone: take more nodes or a smaller model."
+                f"{node.name} has {size(total)} of memory, but its rank needs {size(share)} for the weights alone: take more nodes or a smaller model."
             )
         elif _own(plan, node):
             # What the old rank holds comes back when it goes; how much that is, not every driver tells. What others hold stays.
             others = _actual.held_by_others(node.info, node.memory, plan.recipe.name)
             if share > total - others:
                 plan.problems.append(
-                    f"Others hold {gib(others)} of the {gib(total)} of {node.name}, but its rank needs {gib(share)} for the weights alone: "
+                    f"Others hold {size(others)} of the {size(total)} of {node.name}, but its rank needs {size(share)} for the weights alone: "
                     f"{_holder(plan, node)}."
                 )
         elif share > available:
             plan.problems.append(
-                f"{node.name} has {gib(available)} of {gib(total)} available, but its rank needs {gib(share)} for the weights alone: {_holder(plan, node)}."
+                f"{node.name} has {size(available)} of {size(total)} available, but its rank needs {size(share)} for the weights alone: {_holder(plan, node)}."
             )
 
 
@@ -282,7 +282,7 @@ def _holder(plan: Plan, node: Node) -> str:
     container = largest.get("container")
     who = f"container {container['name']} ({container['image']})" if container else f"process {largest['pid']} ({largest['name']})"
     held = largest.get("used_bytes")
-    return f"{who} holds {gib(held) if held else 'most'}; stop it first"
+    return f"{who} holds {size(held) if held else 'most'}; stop it first"
 
 
 def _own(plan: Plan, node: Node) -> list[t.Mapping[str, t.Any]]:
@@ -331,10 +331,3 @@ def _check_ports(plan: Plan) -> None:
 
 def _listed(names: t.Sequence[str]) -> str:
     return f" ({', '.join(names)})" if names else ""
-
-
-def gib(size: int | None) -> str:
-    """A size for people: GiB with one digit, or MiB below one GiB."""
-    if size is None:
-        return "?"
-    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 1024**2:.1f} MiB"

@@ -9,9 +9,9 @@
 from __future__ import annotations
 
 import textwrap
-import time
 import typing as t
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import clock, duration
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _report_closeup
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._progress import times
 
@@ -138,29 +138,15 @@ def _state(node: Node) -> str:
         return "ready"
     if node.get("state") == "paused":
         return "is paused"
-    return "runs" if quiet is None or quiet < 10 else f"runs, quiet for {seconds(quiet)}"
+    return "runs" if quiet is None or quiet < 10 else f"runs, quiet for {duration(quiet)}"
 
 
 def _phase(phase: t.Mapping[str, t.Any], last: bool, node: Node) -> str:
     took = phase.get("seconds")
     if took is not None:
-        return f"{phase.get('phase')} {seconds(took)}"
+        return f"{phase.get('phase')} {duration(took)}"
     if not last or phase.get("phase") == "ready":
-        at = f" at {clock(phase['time'])}" if last and phase.get("time") else ""
+        at = f" at {clock(phase['time'])[:-1]}" if last and phase.get("time") else ""
         return f"{phase.get('phase')}{at}"
     here = node.get("seconds_in_phase")
-    return f"{phase.get('phase')} {'for ' + seconds(here) if here is not None else ''}".rstrip()
-
-
-def seconds(value: float) -> str:
-    """A duration in words: "0.4 s", "88 s", "12 min", "3.1 h"."""
-    if value < 10:
-        return f"{value:.1f} s"
-    if value < 600:
-        return f"{value:.0f} s"
-    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
-
-
-def clock(value: float) -> str:
-    """Seconds since the epoch as the hour and minute of the log's own clock."""
-    return time.strftime("%H:%M:%S", time.gmtime(value))
+    return f"{phase.get('phase')} {'for ' + duration(here) if here is not None else ''}".rstrip()

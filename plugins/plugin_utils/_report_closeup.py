@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.sparkstack.inference.plugins.module_utils._records import size
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import size
 
 _STATES = {"S": "sleeps", "I": "sleeps", "D": "waits for a device", "T": "is stopped", "t": "is stopped", "Z": "has ended"}
 _FRAMES = 4
@@ -40,26 +40,21 @@ def lines(node: Look, full: bool = False, stacks: bool = True) -> list[str]:
     return shown + ([f"missing: {look[key]}" for key in sorted(look) if key.endswith("_problem") and look[key]] if full else [])
 
 
-def gib(count: float | None) -> str:
-    """Bytes for people; a question mark where they are not known."""
-    return "?" if count is None else size(count)
-
-
 def _memory(look: Look, full: bool) -> list[str]:
     memory, holders = look.get("memory") or {}, look.get("holders") or []
     if not memory and not holders:
         return []
-    told = f"memory: {gib(memory.get('available_bytes'))} of {gib(memory.get('total_bytes'))} available" if memory else "memory"
+    told = f"memory: {size(memory.get('available_bytes'))} of {size(memory.get('total_bytes'))} available" if memory else "memory"
     held = [_holder(holder) for holder in holders[: None if full else _HOLDERS]]
     return [told + ("; held by " + ", ".join(held) if held else "")]
 
 
 def _holder(holder: Look) -> str:
     if holder.get("kind") == "page_cache":
-        return f"the page cache ({gib(holder.get('bytes'))})"
+        return f"the page cache ({size(holder.get('bytes'))})"
     image = f" of {holder['image']}" if holder.get("image") else ""
     own = "this rank's " if holder.get("own") else ""
-    return f"{own}{holder.get('kind')} {holder.get('name')}{image} ({gib(holder.get('bytes'))})"
+    return f"{own}{holder.get('kind')} {holder.get('name')}{image} ({size(holder.get('bytes'))})"
 
 
 def _gpus(look: Look) -> list[str]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import size
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._planner import Node, Plan, gib, weights_per_rank
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._planner import Node, Plan, weights_per_rank
 
 _ACTIONS = {
     "none": "nothing",
@@ -33,10 +34,10 @@ def screen(plan: Plan) -> list[str]:
         [_row(plan, rank, node) for rank, node in enumerate(plan.nodes)],
     )
     share, weights = weights_per_rank(plan), head.model.get("weight_bytes")
-    size = f"{gib(weights or recipe.model_bytes)} of weights, {gib(share)} a rank" if share else "size not known"
+    weigh = f"{size(weights or recipe.model_bytes)} of weights, {size(share)} a rank" if share else "size not known"
     lines += [
         "",
-        f"  model      {recipe.model_path}: {size}{'' if weights else ' (assumed)'}",
+        f"  model      {recipe.model_path}: {weigh}{'' if weights else ' (assumed)'}",
         f"  image      {recipe.image}: {_image(plan)}",
         f"  arguments  {_arguments(plan)}",
         f"  endpoint   {plan.endpoint}",
@@ -59,7 +60,7 @@ def _listed(word: str, sentences: t.Sequence[str]) -> list[str]:
 def _row(plan: Plan, rank: int, node: Node) -> list[str]:
     rails = [rail for rail in node.fabric.get("rails") or [] if rail.get("hca")]
     memory = node.memory
-    available = f"{gib(memory.get('available_bytes'))} of {gib(memory.get('total_bytes'))}" if memory else "not measured"
+    available = f"{size(memory.get('available_bytes'))} of {size(memory.get('total_bytes'))}" if memory else "not measured"
     return [
         str(rank),
         node.name,
@@ -84,7 +85,7 @@ def _image(plan: Plan) -> str:
     if not head:
         return f"not on {plan.nodes[0].name} yet"
     without = [node.name for node in plan.nodes[1:] if (node.info.get("image") or {}).get("identity") != head["identity"]]
-    where = f"{gib(head['size_bytes'])} on {plan.nodes[0].name}"
+    where = f"{size(head['size_bytes'])} on {plan.nodes[0].name}"
     return f"{where}, goes to {', '.join(without)}" if without else f"{where}, the same on all nodes"
 
 

@@ -12,17 +12,17 @@ import time
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._ledger import HARMLESS, content, lapsed, who
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _container
+from ansible_collections.sparkstack.inference.plugins.module_utils._logline import moment
+from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import ANY
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import duration, listed, size, utc
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._memory_return import available
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._planner import gib
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._report import seconds
 
 Data = dict[str, t.Any]
 Node = t.Mapping[str, t.Any]
 
 FORMAT = 1
 """Raised when a key of the mapping changes its meaning or goes; new keys may come at any time."""
-EVERYWHERE = ("0.0.0.0", "::")
 
 
 def survey(
@@ -42,7 +42,7 @@ def survey(
     names = {rank["deployment"] for node in nodes for rank in _ranks(node)} | {name for node in nodes for name in _info(node).get("ledger") or {}}
     return {
         "format": FORMAT,
-        "taken_at": _iso(now),
+        "taken_at": utc(now),
         "nodes": {node["name"]: _of_node(node) for node in nodes},
         "deployments": {name: _deployment(name, nodes, wanted, now, gone) for name in sorted(names)},
     }
@@ -71,7 +71,7 @@ def _of_node(node: Node) -> Data:
         "reachable": bool(info),
         "docker": _seen(node) if info else None,
         "problem": problem,
-        "booted_at": _iso(info.get("booted_at")),
+        "booted_at": utc(info.get("booted_at")),
         "memory": {key: memory.get(key) for key in keys} if memory else None,
     }
 
@@ -96,7 +96,7 @@ def _deployment(name: str, nodes: t.Sequence[Node], wanted: t.Mapping[str, t.Any
         "endpoint": head.get("endpoint"),
         "launch_id": launches[0] if len(launches) == 1 else None,
         "answer": answer,
-        "answered_at": _iso(now if (answer or {}).get("answered") else (good or {}).get("ended")),
+        "answered_at": utc(now if (answer or {}).get("answered") else (good or {}).get("ended")),
         "ranks": ranks,
         "verdict": {key: verdict.get(key) for key in ("verdict", "phase", "cause", "culprit", "summary", "remedy")} if verdict else None,
         "lock": _lock(nodes, name, gone),
@@ -116,7 +116,7 @@ def _rank(node: Node, found: t.Mapping[str, t.Any], verdict: t.Mapping[str, t.An
     """One rank's container, with what the verdict tells of it."""
     judged = ((verdict or {}).get("nodes") or {}).get(node["name"]) or {}
     held = [holder["bytes"] for holder in (node.get("memory") or {}).get("holders") or [] if (holder["kind"], holder["name"]) == ("container", found["name"])]
-    begun = _actual.epoch(found["started_at"])
+    begun = moment(found["started_at"])
     since = _info(node).get("now")
     up = round(since - begun) if found["running"] and begun is not None and since is not None else None
     return {
@@ -125,8 +125,8 @@ def _rank(node: Node, found: t.Mapping[str, t.Any], verdict: t.Mapping[str, t.An
         "container": found["name"],
         "state": "running" if found["running"] else "ended",
         "launch_id": found["launch_id"],
-        "started_at": _iso(begun),
-        "finished_at": None if found["running"] else _iso(_actual.epoch(found["finished_at"])),
+        "started_at": utc(begun),
+        "finished_at": None if found["running"] else utc(moment(found["finished_at"])),
         "uptime_seconds": up,
         "exit_code": None if found["running"] else found["exit_code"],
         "oom_killed": found["oom_killed"],
@@ -148,7 +148,7 @@ def _head(name: str, nodes: t.Sequence[Node]) -> tuple[Data, Data | None]:
         for found in _ranks(node):
             if found["deployment"] == name and found["rank"] == 0:
                 asked = next((one for one in node.get("answers") or [] if (one.get("item") or {}).get("name") == found["name"] and "answered" in one), None)
-                host = node.get("host") or node["name"] if found["listen_address"] in EVERYWHERE else found["listen_address"]
+                host = node.get("host") or node["name"] if found["listen_address"] in ANY else found["listen_address"]
                 told = {key: asked.get(key) for key in ("answered", "seconds", "problem")} if asked else None
                 return {**found, "endpoint": f"http://{host}:{found['port']}/v1"}, told
     return {}, None
@@ -165,7 +165,7 @@ def _launch(record: t.Mapping[str, t.Any] | None) -> Data | None:
     if record is None:
         return None
     keys = ("launch_id", "action", "who", "seconds_to_ready", "answer", "answered", "restored", "verdict", "image", "model")
-    return {**{key: record.get(key) for key in keys}, "began": _iso(record.get("began")), "ended": _iso(record.get("ended"))}
+    return {**{key: record.get(key) for key in keys}, "began": utc(record.get("began")), "ended": utc(record.get("ended"))}
 
 
 def _lock(nodes: t.Sequence[Node], name: str, gone: t.Callable[[str], bool]) -> Data | None:
@@ -175,7 +175,7 @@ def _lock(nodes: t.Sequence[Node], name: str, gone: t.Callable[[str], bool]) -> 
         if lock:
             left = lapsed(lock, float(_info(node).get("now") or 0)) or gone(str(lock.get("run")))
             keys = ("user", "host", "pid", "job")
-            return {**{key: lock.get(key) for key in keys}, "since": _iso(lock.get("since")), "until": _iso(lock.get("until")), "left": left}
+            return {**{key: lock.get(key) for key in keys}, "since": utc(lock.get("since")), "until": utc(lock.get("until")), "left": left}
     return None
 
 
@@ -184,7 +184,7 @@ def _state(found: Data, launches: t.Sequence[str], unseen: t.Sequence[str]) -> t
     ranks, answered, verdict = found["ranks"], (found["answer"] or {}).get("answered"), found["verdict"] or {}
     says = "its head answers, but " if answered else ""
     if any(rank["state"] == "unknown" for rank in ranks) or (not ranks and unseen):
-        return "unknown", f"{says}what runs on {' and '.join(unseen)} is unknown"
+        return "unknown", f"{says}what runs on {listed(unseen)} is unknown"
     if not ranks:
         return "stopped", "no node has a rank of it"
     lost = [rank for rank in ranks if rank["state"] != "running"]
@@ -284,15 +284,10 @@ def _rank_told(rank: t.Mapping[str, t.Any]) -> str:
     words = [f"launch {rank['launch_id']}"]
     if rank["state"] == "running":
         begun = f"on {rank['node']}: runs since {rank['started_at']}"
-        begun += f" ({seconds(rank['uptime_seconds'])})" if rank["uptime_seconds"] is not None else ""
+        begun += f" ({duration(rank['uptime_seconds'])})" if rank["uptime_seconds"] is not None else ""
     else:
         begun = f"on {rank['node']}: ended at {rank['finished_at']}, exit code {rank['exit_code']}"
         words = ["killed by the kernel for memory", *words] if rank["oom_killed"] else words
     words = [f"phase {rank['phase']}", *words] if rank["phase"] else words
-    words += [gib(rank["memory_bytes"])] if rank["memory_bytes"] else []
+    words += [size(rank["memory_bytes"])] if rank["memory_bytes"] else []
     return ", ".join([begun, *words])
-
-
-def _iso(moment: t.Any) -> str | None:
-    """Seconds since the epoch in ISO 8601, UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(moment))) if isinstance(moment, (int, float)) else None

@@ -184,8 +184,3 @@ def test_which_daemon_runs(folder_of: t.Callable[[dict[str, str]], str]) -> None
     assert subject.daemon(root) == "42/7700"
     root = folder_of({"proc/42/comm": "bash\n"})
     assert subject.daemon(root) is None
-
-
-@pytest.mark.parametrize("stamp, when", [("0001-01-01T00:00:00Z", None), (None, None), ("2026-11-30T00:00:01.5Z", 1795996801.5)])
-def test_dockers_times(stamp: str | None, when: float | None) -> None:
-    assert subject.moment(stamp) == when

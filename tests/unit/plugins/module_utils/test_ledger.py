@@ -22,7 +22,6 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._ledger impor
     Ledger,
     LedgerError,
     brief,
-    clock,
     deployments,
     lapsed,
 )
@@ -223,11 +222,6 @@ def test_in_short(ledger: Ledger) -> None:
     assert found["last"]["verdict"] == {"verdict": "failed"} and found["last"]["answered"] is None
     assert found["good"]["recipe"] == {"name": "qwen"} and found["last"]["recipe"] is None
     assert json.loads(json.dumps(found)) == found
-
-
-@pytest.mark.parametrize("moment, told", [(NOW, "08:02:11Z"), (NOW - 86400, "2026-11-29T08:02:11Z"), (None, "an unknown time"), ("x", "an unknown time")])
-def test_a_time_has_its_date_when_it_is_not_today(moment: t.Any, told: str) -> None:
-    assert clock(moment, NOW) == told
 
 
 def test_what_answered_before_something_else_is_kept_beside_it(tmp_path: pathlib.Path) -> None:

@@ -46,7 +46,7 @@ PYTHON = holder("python3", 3, "process", pid=77)
             True,
             "n: Docker could not say what the ranks held, 19.0 of 119.7 GiB available",
         ),
-        (memory(10, holder(RANK, 0.4)), memory(9.9), True, "n: 0.0 MiB came back, 9.9 of 119.7 GiB available"),
+        (memory(10, holder(RANK, 0.4)), memory(9.9), True, "n: 0 MiB came back, 9.9 of 119.7 GiB available"),
         # The GPU's own memory is what counts there.
         (memory(4, holder(RANK, 60, gpu=40), unified=False), memory(44, unified=False), True, "n: 40.0 GiB came back, 44.0 of 119.7 GiB available"),
         (memory(4, holder(RANK, 3), gpus=False, unified=False), memory(7, gpus=False), True, "n: 3.0 GiB came back, 7.0 of 119.7 GiB available"),
