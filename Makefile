@@ -26,7 +26,7 @@ unit: venv
 	$(BIN)/pytest tests/unit
 
 lab-tests: venv collection engine
-	$(BIN)/pytest tests/lab tests/integration
+	$(BIN)/pytest --durations=25 --durations-min=20 tests/lab tests/integration
 
 bench: venv collection
 	@set -o pipefail; for bench in tests/benchmarks/bench_*.py; do $(BIN)/python "$$bench"; done | tee build/bench.log | { grep -v '^figure ' || test $$? = 1; }
