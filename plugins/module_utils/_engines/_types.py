@@ -11,6 +11,8 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._memory import Memory
+
 
 @dataclass(frozen=True)
 class RankSpec:
@@ -165,3 +167,5 @@ class Engine:
     title: str
     launch: Launch
     log: Log
+    memory: t.Optional[Memory] = None
+    """How it reckons with memory; without it a plan assumes that all fits."""

@@ -12,6 +12,7 @@ import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._argv import CACHE, render
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._parser import DUMP
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._sglang_memory import MEMORY
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import (
     Engine,
     Launch,
@@ -232,4 +233,4 @@ LOG = Log(
 )
 # fmt: on
 
-ENGINE = Engine(name="sglang", title="SGLang", launch=LAUNCH, log=LOG)
+ENGINE = Engine(name="sglang", title="SGLang", launch=LAUNCH, log=LOG, memory=MEMORY)

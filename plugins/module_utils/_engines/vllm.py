@@ -20,6 +20,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._typ
 )
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Marker as M
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Signature as S
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._vllm_memory import MEMORY
 
 # How it is started.
 
@@ -216,4 +217,4 @@ LOG = Log(
 )
 # fmt: on
 
-ENGINE = Engine(name="vllm", title="vLLM", launch=LAUNCH, log=LOG)
+ENGINE = Engine(name="vllm", title="vLLM", launch=LAUNCH, log=LOG, memory=MEMORY)

@@ -1,0 +1,102 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is private to the collection: it can change at any time.
+
+"""What a recipe's arguments say of memory, whatever the engine calls it. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing as t
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._memory import GIB, Memory, Wish
+
+# vLLM takes "32k" (1000) and "32K" (1024) for a number (engine/arg_utils.py, human_readable_int).
+_FACTORS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+_NUMBER = re.compile(r"^\s*(-?\d+(?:\.\d+)?)([kmgtKMGT]?)(?:i?[bB])?\s*$")
+_FLAGS = ("no_graphs", "text_only", "whole_vision", "no_prefix_cache")
+_COUNTS = ("context", "requests", "tokens", "batch_tokens", "pipeline", "graph_batch", "draft_tokens", "page", "state_slots")
+_SHARES = ("state_ratio", "window_ratio")
+
+
+def number(value: t.Any) -> float | None:
+    """A number as a recipe may write it; None for C(auto), -1 and whatever else is none."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, (int, float)):
+        return float(value) if value > 0 else None
+    found = _NUMBER.match(str(value))
+    return (float(found.group(1)) * _FACTORS[found.group(2)] or None) if found and not found.group(1).startswith("-") else None
+
+
+def _flag(value: t.Any) -> bool:
+    return value is not None and str(value).lower() not in ("false", "0", "no", "none", "")
+
+
+def _named(arguments: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    return {str(name).replace("_", "-"): value for name, value in arguments.items()}
+
+
+def wish(arguments: t.Mapping[str, t.Any], memory: Memory, pipeline: int = 1) -> Wish:
+    """Read the arguments that an engine's memory depends on.
+
+    :param arguments: the recipe's: names without dashes to values.
+    :param pipeline: pipeline stages, where the arguments tell none.
+    """
+    named = _named(arguments)
+    told: dict[str, t.Any] = {}
+    for key, options in memory.options.items():
+        value = next((named[option] for option in options if named.get(option) is not None), None)
+        if value is None:
+            continue
+        if key in _FLAGS:
+            told[key] = _flag(value)
+        elif key in _COUNTS:
+            found = number(value)
+            told.update({key: int(found)} if found else {})
+        elif key in _SHARES:
+            told[key] = number(value)
+        elif key == "offload":
+            told[key] = int((number(value) or 0) * GIB)
+        elif key == "speculative":
+            told.update(_speculative(value))
+        elif key == "draft_model":
+            told[key] = True
+        else:
+            told[key] = str(value)
+    told.setdefault("pipeline", max(pipeline, 1))
+    return Wish(**told)
+
+
+def _speculative(value: t.Any) -> dict[str, t.Any]:
+    """SGLang names an algorithm; vLLM takes a mapping or its JSON: {"method": "mtp", "num_speculative_tokens": 2}."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {"speculative": True, "draft_model": True}
+    if not isinstance(value, t.Mapping):
+        name = str(value).lower()
+        return {} if name in ("", "none", "null", "false") else {"speculative": name not in ("ngram",)}
+    method = str(value.get("method") or "").lower()
+    if method in ("ngram", "suffix"):
+        return {}
+    own = "mtp" in method and not value.get("model")
+    return {"speculative": True, "draft_model": not own, "draft_tokens": int(value.get("num_speculative_tokens") or 0)}
+
+
+def knob(arguments: t.Mapping[str, t.Any], environment: t.Mapping[str, t.Any], memory: Memory) -> tuple[str, float] | None:
+    """The option by which the recipe itself sets the memory, and its value; None where it leaves that open."""
+    named = _named(arguments)
+    for option in memory.knobs:
+        value = number(named.get(option))
+        if value:
+            return option, value
+        for variable, (sets, factor) in memory.variables.items():
+            given = number(environment.get(variable))
+            if sets == option and given:
+                return option, given * factor
+    return None
