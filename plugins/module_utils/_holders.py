@@ -19,6 +19,10 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._memory impor
 MOST = 12
 # What is smaller explains no lack of memory.
 _LEAST = 64 << 20
+# 'gdm.service' of '/system.slice/gdm.service', 'getty@tty1.service' of '/system.slice/system-getty.slice/getty@tty1.service'.
+_SERVICE = re.compile(r"/system\.slice/(?:[^/]+\.slice/)*([\w.@:-]+\.service)(?:/|$)")
+# Without these a node can't be reached, or all its containers end; and systemd starts the others anew.
+_NEEDED = re.compile(r"(?:ssh|sshd|docker|containerd|dbus|dbus-broker|NetworkManager|polkit|cron|kubelet|snapd|systemd-\w+|user@\d+|nvidia-\w+)\.service")
 _STAT = re.compile(r"^(total_rss|total_shmem|anon|shmem) (\d+)$", re.MULTILINE)
 # What version 1 says for "none": the largest multiple of a page below 2 to the 63rd.
 _NO_LIMIT = 1 << 62
@@ -90,6 +94,42 @@ def holders(
     found = sorted((entry for entry in found if entry["own"] or entry["bytes"] >= _LEAST), key=lambda entry: -entry["bytes"])
     late = [entry for entry in found[MOST:] if entry["own"]]
     return found[: MOST - len(late)] + late
+
+
+def swapped(of: t.Mapping[int, str], named: t.Mapping[str, t.Tuple[str, str]], root: str = "/") -> t.List[t.Dict[str, t.Any]]:
+    """Whose memory is swapped out, largest first, at most C(MOST) entries, without what is below 64 MiB.
+
+    :param of: see M(_processes.groups). :param named: see M(holders).
+    :returns: C(kind) (container or process), C(name), C(image), C(pid) and C(bytes).
+    """
+    found: t.List[t.Dict[str, t.Any]] = []
+    size = {pid: _processes.swapped_bytes(_processes.fields(root, pid)) for pid in of}
+    inside: t.Set[int] = set()
+    for identity, pids in containers(of, named).items():
+        inside.update(pids)
+        name, image = named.get(identity, (identity[:12], None))
+        found.append({"kind": "container", "name": name, "image": image, "pid": None, "bytes": sum(size[pid] for pid in pids)})
+    for pid in sorted(set(of) - inside):
+        if size[pid] >= _LEAST:
+            found.append({"kind": "process", "name": _name(pid, root) or None, "image": None, "pid": pid, "bytes": size[pid]})
+    return sorted((entry for entry in found if entry["bytes"] >= _LEAST), key=lambda entry: -entry["bytes"])[:MOST]
+
+
+def stop_with(entry: t.Mapping[str, t.Any], cgroup: str = "", draws: bool = False) -> t.Optional[str]:
+    """The command that ends a holder on its node, or None where there is none that does no other harm.
+
+    :param entry: of M(holders). :param cgroup: the text of /proc/PID/cgroup of a process. :param draws: it is part of the desktop.
+    """
+    if entry["kind"] == "container":
+        # Without an image it is none of Docker's: Kubernetes or podman would only start it anew.
+        return f"docker stop {entry['name']}" if entry["image"] else None
+    if draws:
+        return "systemctl isolate multi-user.target"
+    service = _SERVICE.search(cgroup)
+    if service:
+        return None if _NEEDED.fullmatch(service.group(1)) else f"systemctl stop {service.group(1)}"
+    # What is in no service and no session is the kernel's or the first process.
+    return f"kill {entry['pid']}" if ".scope" in cgroup and "init.scope" not in cgroup else None
 
 
 def containers(of: t.Mapping[int, str], known: t.Container[str] = ()) -> t.Dict[str, t.List[int]]:

@@ -33,23 +33,41 @@ GPU_FIELDS = (
 )
 PROCESS_FIELDS = ("gpu_uuid", "pid", "used_gpu_memory", "process_name")
 
-# The GPU has no memory of its own and allocates from the machine's.
-_INTEGRATED = re.compile(r"\b(GB10|Orin|Thor)\b", re.IGNORECASE)
-# The GPU has its own memory, and CPU and GPU can use each other's (NVLink-C2C).
-_COHERENT = re.compile(r"\bGH200\b", re.IGNORECASE)
+# The GPU has no memory of its own and allocates from the machine's: 'NVIDIA GB10', 'NVIDIA Thor', 'Orin (nvgpu)'. An 'N1X' states
+# the piece of it that the firmware set aside, 8128 MiB, which is not what CUDA can have.
+_INTEGRATED = re.compile(r"\b(GB10|N1X|Orin|Thor|Xavier|nvgpu)\b", re.IGNORECASE)
+# The GPU has its own memory, and CPU and GPU can use each other's (NVLink-C2C): 'NVIDIA GH200 480GB', 'NVIDIA GB200'.
+_COHERENT = re.compile(r"\b(GH200|GB200|GB300)\b", re.IGNORECASE)
 # 'Field "memory.nosuch" is not a valid field to query.' (exit code 2, on standard output)
 _INVALID_FIELD = re.compile(r'^Field "([^"]+)" is not a valid field to query\.', re.MULTILINE)
 # '133428', '133428 MiB', '118.53', '0 %', '119.27 W'
-_NUMBER = re.compile(r"^(\d+(?:\.\d+)?)(?:\s*(?:MiB|%|W))?$")
+_NUMBER = re.compile(r"^([0-9]{1,12}(?:\.[0-9]{1,9})?)(?:\s*(?:MiB|%|W))?$")
+# An index or a process id; '²' is a digit too for str.isdigit, and no number.
+_COUNT = re.compile(r"[0-9]{1,10}")
 # '[N/A]', '[Not Supported]', 'N/A': the driver has no such number for this GPU. '[Unknown Error]' and
 # '[Insufficient Permissions]' say something else: there is a number, but not now or not for us.
 _UNSUPPORTED = re.compile(r"^\[?(N/A|Not Supported)\]?$", re.IGNORECASE)
 # 'No devices were found' (exit code 6) is an answer and no trouble.
 _NO_GPU = re.compile(r"^No devices were found", re.MULTILINE)
 # 'MemTotal:       127600748 kB' and, without a unit, 'HugePages_Total:       0'
-_MEMINFO = re.compile(r"^(\w[\w()]*):\s+(\d+)(?:\s+(kB))?\s*$", re.MULTILINE)
+_MEMINFO = re.compile(r"^(\w[\w()]*):[ \t]+([0-9]{1,19})(?:[ \t]+(kB))?[ \t]*$", re.MULTILINE)
 # A container's id as a folder ('/docker/<id>', driver cgroupfs) or a scope ('/system.slice/docker-<id>.scope').
 _CONTAINER_ID = re.compile(r"^(?:[\w.-]+-)?([0-9a-f]{64})(?:\.scope)?$")
+
+
+@dataclasses.dataclass(frozen=True)
+class MigDevice:
+    """A slice of a GPU that is in MIG mode, in bytes. Source: C(nvidia-smi -q -x); uuid and profile: C(nvidia-smi -L)."""
+
+    index: int
+    gpu_instance: t.Optional[int]
+    """Devices of one GPU instance share its memory: each of them states the whole of it."""
+    compute_instance: t.Optional[int]
+    total_bytes: t.Optional[int]
+    used_bytes: t.Optional[int]
+    free_bytes: t.Optional[int]
+    uuid: t.Optional[str] = None
+    profile: t.Optional[str] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +87,10 @@ class Gpu:
     coherent: bool
     mig: bool
     power_limit_watts: t.Optional[float] = None
+    mig_devices: t.Optional[t.Tuple[MigDevice, ...]] = None
+    """Those of a GPU in MIG mode; None where the GPU is whole, or where nvidia-smi did not list them."""
+    recovery: t.Optional[str] = None
+    """What the driver wants done before the GPU works again: 'Reset', 'Reboot'; None where nothing is."""
 
     def fact(self) -> t.Dict[str, t.Any]:
         """The keys that RV(ansible_facts.gpu_memory.gpus) has."""
@@ -79,18 +101,28 @@ class Gpu:
             "driver_version": self.driver_version,
             "total_bytes": self.total_bytes,
             "used_bytes": self.used_bytes,
+            "free_bytes": self.free_bytes,
             "utilization_percent": self.utilization_percent,
             "power_watts": self.power_watts,
+            "memory": "shared" if self.integrated else "coherent" if self.coherent else "own",
+            "mig_devices": None if self.mig_devices is None else [dataclasses.asdict(device) for device in self.mig_devices],
         }
 
 
 class GpuProcess(t.NamedTuple):
-    """One line of C(nvidia-smi --query-compute-apps); used_bytes is None where the driver does not say."""
+    """A process that holds memory of a GPU; used_bytes is None where the driver does not say.
+
+    Source: C(nvidia-smi --query-compute-apps), or C(nvidia-smi -q -x), which alone knows what follows the name.
+    """
 
     gpu_uuid: str
     pid: int
     used_bytes: t.Optional[int]
     name: t.Optional[str]
+    kind: t.Optional[str] = None
+    """C computes, G draws, C+G does both."""
+    gpu_instance: t.Optional[int] = None
+    compute_instance: t.Optional[int] = None
 
 
 def invalid_field(stdout: str) -> t.Optional[str]:
@@ -112,7 +144,7 @@ def parse_gpus(stdout: str, fields: t.Sequence[str] = GPU_FIELDS) -> t.Tuple[t.L
     """
     gpus, rest = [], []
     for row, line in _rows(stdout, fields):
-        if not row.get("index", "").isdigit() or not row.get("uuid"):
+        if not _COUNT.fullmatch(row.get("index", "")) or not row.get("uuid"):
             rest.append(line)
             continue
         total = row.get("memory.total", "")
@@ -122,10 +154,10 @@ def parse_gpus(stdout: str, fields: t.Sequence[str] = GPU_FIELDS) -> t.Tuple[t.L
                 index=int(row["index"]),
                 uuid=row["uuid"],
                 name=name,
-                driver_version=_text(row.get("driver_version")),
-                total_bytes=_mib(total),
-                used_bytes=_mib(row.get("memory.used")),
-                free_bytes=_mib(row.get("memory.free")),
+                driver_version=told(row.get("driver_version")),
+                total_bytes=mib(total),
+                used_bytes=mib(row.get("memory.used")),
+                free_bytes=mib(row.get("memory.free")),
                 utilization_percent=_integer(row.get("utilization.gpu")),
                 power_watts=_number(row.get("power.draw")),
                 integrated=bool(_INTEGRATED.search(name) or _UNSUPPORTED.match(total)),
@@ -134,6 +166,9 @@ def parse_gpus(stdout: str, fields: t.Sequence[str] = GPU_FIELDS) -> t.Tuple[t.L
                 power_limit_watts=_number(row.get("power.limit")),
             )
         )
+    if any(gpu.total_bytes is not None and not gpu.integrated for gpu in gpus):
+        # Of two H200 one can answer '[N/A]': its neighbour shows that it has memory of its own, which it does not tell.
+        gpus = [dataclasses.replace(gpu, integrated=bool(_INTEGRATED.search(gpu.name))) for gpu in gpus]
     return gpus, rest
 
 
@@ -144,13 +179,17 @@ def parse_processes(stdout: str, fields: t.Sequence[str] = PROCESS_FIELDS) -> t.
     """
     processes, rest = [], []
     for row, line in _rows(stdout, fields):
-        if not row.get("pid", "").isdigit():
+        if not _COUNT.fullmatch(row.get("pid", "")):
             rest.append(line)
             continue
-        used = _mib(row.get("used_gpu_memory"))
-        processes.append(GpuProcess(row.get("gpu_uuid", ""), int(row["pid"]), used, _text(row.get("process_name"))))
-    processes.sort(key=lambda process: (process.used_bytes is None, -(process.used_bytes or 0), process.pid))
-    return processes, rest
+        used = mib(row.get("used_gpu_memory"))
+        processes.append(GpuProcess(row.get("gpu_uuid", ""), int(row["pid"]), used, told(row.get("process_name"))))
+    return largest_first(processes), rest
+
+
+def largest_first(processes: t.Iterable[GpuProcess]) -> t.List[GpuProcess]:
+    """Processes by what they hold; those whose use is unknown come last."""
+    return sorted(processes, key=lambda process: (process.used_bytes is None, -(process.used_bytes or 0), process.pid))
 
 
 def parse_meminfo(text: str) -> t.Dict[str, int]:
@@ -173,7 +212,7 @@ def memory_picture(meminfo: t.Mapping[str, int], gpus: t.Sequence[Gpu]) -> t.Dic
     * An integrated GPU, or none at all: the machine's memory. Free is MemFree, because that is what
       C(cudaMemGetInfo) follows on a GB10; available is MemAvailable, what the kernel can hand out after it reclaims.
     * GPUs with memory of their own: the sum over them, as the driver reports it; nothing there is reclaimed, so
-      available equals free. A GPU that gives no number adds nothing.
+      available equals free. A GPU that gives no number adds nothing; one in MIG mode adds its instances' memory.
 
     Source: /proc/meminfo and C(nvidia-smi --query-gpu).
     """
@@ -184,8 +223,9 @@ def memory_picture(meminfo: t.Mapping[str, int], gpus: t.Sequence[Gpu]) -> t.Dic
         # Kernels before 3.14 have no MemAvailable.
         available = meminfo.get("MemAvailable", min(total, free + page_cache_bytes(meminfo)))
     else:
-        total = sum(gpu.total_bytes or 0 for gpu in gpus)
-        free = available = sum(_gpu_free(gpu) for gpu in gpus)
+        pieces = [piece for gpu in gpus for piece in _pieces(gpu)]
+        total = sum(piece.total_bytes or 0 for piece in pieces)
+        free = available = sum(_free(piece) for piece in pieces)
     return {
         "unified": integrated or any(gpu.coherent for gpu in gpus),
         "total_bytes": total,
@@ -214,23 +254,17 @@ def container_ids(cgroup: str) -> t.List[str]:
     return found
 
 
-def container_fact(container_id: str, inspection: t.Optional[t.Mapping[str, t.Any]]) -> t.Dict[str, t.Any]:
-    """The id, name and image of a container; name and image are None where Docker could not be asked or has no such."""
-    config = (inspection or {}).get("Config") or {}
-    name = str((inspection or {}).get("Name") or "").lstrip("/")
-    return {"id": container_id, "name": name or None, "image": config.get("Image") or None}
+def _pieces(gpu: Gpu) -> t.Sequence[t.Union[Gpu, MigDevice]]:
+    """What of a GPU has memory of its own: itself, or in MIG mode one device of each GPU instance."""
+    if gpu.mig_devices is None:
+        return [gpu]
+    return list({(device.gpu_instance if device.gpu_instance is not None else -1 - device.index): device for device in gpu.mig_devices}.values())
 
 
-def real_uid(status: str) -> t.Optional[int]:
-    """The real user id in the text of /proc/PID/status ('Uid:\\t1000\\t1000\\t1000\\t1000')."""
-    found = re.search(r"^Uid:\s+(\d+)", status, re.MULTILINE)
-    return int(found.group(1)) if found else None
-
-
-def _gpu_free(gpu: Gpu) -> int:
-    if gpu.free_bytes is not None:
-        return gpu.free_bytes
-    return max(0, (gpu.total_bytes or 0) - (gpu.used_bytes or 0))
+def _free(piece: t.Union[Gpu, MigDevice]) -> int:
+    if piece.free_bytes is not None:
+        return piece.free_bytes
+    return max(0, (piece.total_bytes or 0) - (piece.used_bytes or 0))
 
 
 def _rows(stdout: str, fields: t.Sequence[str]) -> t.Iterator[t.Tuple[t.Dict[str, str], str]]:
@@ -242,7 +276,7 @@ def _rows(stdout: str, fields: t.Sequence[str]) -> t.Iterator[t.Tuple[t.Dict[str
         yield ({field: cells[at] for at, field in enumerate(fields)} if complete else {}), line.strip()
 
 
-def _text(cell: t.Optional[str]) -> t.Optional[str]:
+def told(cell: t.Optional[str]) -> t.Optional[str]:
     """None for what is no value: '', '[N/A]', '[Not Found]', '[Insufficient Permissions]'."""
     if not cell or cell.startswith("[") or _UNSUPPORTED.match(cell):
         return None
@@ -259,6 +293,7 @@ def _integer(cell: t.Optional[str]) -> t.Optional[int]:
     return None if number is None else round(number)
 
 
-def _mib(cell: t.Optional[str]) -> t.Optional[int]:
+def mib(cell: t.Optional[str]) -> t.Optional[int]:
+    """Bytes of '133428' or '133428 MiB'; None for what is no number."""
     number = _number(cell)
     return None if number is None else int(number * MIB)

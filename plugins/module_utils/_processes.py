@@ -22,7 +22,7 @@ _MODULE = re.compile(r"[A-Za-z_][\w.]*")
 _SCRIPT = re.compile(r"[\w.-]+\.py")
 # "python3 -c from multiprocessing.resource_tracker import main;main(46)"
 _MULTIPROCESSING = re.compile(r"from (multiprocessing\.\w+) import ")
-_FIELDS = re.compile(r"^(PPid|Threads|NSpid|RssAnon|RssShmem):\s+(.+)$", re.MULTILINE)
+_FIELDS = re.compile(r"^(PPid|Threads|NSpid|RssAnon|RssShmem|VmSwap|Uid):\s+(.+)$", re.MULTILINE)
 
 # Where wchan says nothing ("0": the kernel has no symbols, or a sandbox hides them), the system call's name has to do. Those that
 # an engine waits in, by machine. Source: Linux, arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
@@ -161,7 +161,7 @@ def cpu_percent(before: int, after: int, seconds: float, hertz: t.Optional[int] 
 
 
 def fields(root: str, pid: int) -> t.Dict[str, str]:
-    """PPid, Threads, NSpid, RssAnon and RssShmem out of /proc/PID/status; empty when it has ended. A kernel thread has no Rss."""
+    """PPid, Threads, NSpid, RssAnon, RssShmem, VmSwap and Uid out of /proc/PID/status; empty when it has ended. A kernel thread has no Rss."""
     return _fields(read(root, pid, "status"))
 
 
@@ -170,8 +170,23 @@ def own_bytes(told: t.Mapping[str, str]) -> t.Tuple[int, int]:
 
     :param told: see M(fields).
     """
-    anonymous, shared = (told.get(key, "").split() for key in ("RssAnon", "RssShmem"))
-    return tuple(int(part[0]) * 1024 if part and part[0].isdigit() else 0 for part in (anonymous, shared))  # type: ignore[return-value]
+    return _bytes(told, "RssAnon"), _bytes(told, "RssShmem")
+
+
+def swapped_bytes(told: t.Mapping[str, str]) -> int:
+    """Bytes of a process that are swapped out ("VmSwap:  20480 kB"), without shared memory. :param told: see M(fields)."""
+    return _bytes(told, "VmSwap")
+
+
+def user_id(told: t.Mapping[str, str]) -> t.Optional[int]:
+    """The real user id of a process ("Uid:\\t1000\\t1000\\t1000\\t1000") as the node counts. :param told: see M(fields)."""
+    first = told.get("Uid", "").split()[:1]
+    return int(first[0]) if first and first[0].isdigit() else None
+
+
+def _bytes(told: t.Mapping[str, str], key: str) -> int:
+    part = told.get(key, "").split()[:1]
+    return int(part[0]) * 1024 if part and part[0].isdigit() else 0
 
 
 def _fields(status: str) -> t.Dict[str, str]:

@@ -31,26 +31,42 @@ def query(module: Module, option: str, fields: t.Sequence[str], timeout: int) ->
     :returns: the fields that were answered, the answer, and a sentence on what went wrong or None. On a node without
         nvidia-smi, or without a GPU behind it, nothing is wrong and the answer is empty.
     """
-    smi = module.get_bin_path("nvidia-smi")
-    guard = module.get_bin_path("timeout")
     wanted = list(fields)
-    while smi and wanted:
-        command = [smi, option + "=" + ",".join(wanted), "--format=csv,noheader,nounits"]
-        if guard:
-            command = [guard, "--kill-after=2", str(timeout)] + command
-        try:
-            rc, stdout, stderr = module.run_command(command, errors="surrogate_then_replace", handle_exceptions=False)
-        except OSError as error:
-            rc, stdout, stderr = 126, "", str(error)
+    while wanted:
+        stdout, said = ask(module, [option + "=" + ",".join(wanted), "--format=csv,noheader,nounits"], timeout)
         unknown = invalid_field(stdout)
-        if unknown and unknown in wanted:
+        if said and unknown in wanted:
             wanted.remove(unknown)
             continue
-        if rc == 0 or no_gpu(stdout):
-            return wanted, stdout, None
-        if rc == 124 and guard:
-            said = f"It did not answer within {timeout} seconds."
-        else:
-            said = next((line for line in (stdout + "\n" + stderr).splitlines() if line.strip()), "It said nothing.")
-        return wanted, "", f"{smi} {option} failed with exit code {rc}: {said.strip()}"
+        if said and not no_gpu(stdout):
+            return wanted, "", said
+        return wanted, stdout, None
     return wanted, "", None
+
+
+def ask(module: Module, arguments: t.Sequence[str], timeout: int) -> t.Tuple[str, t.Optional[str]]:
+    """Call nvidia-smi.
+
+    :param timeout: see M(query).
+    :returns: what it wrote to its standard output, its messages too, and a sentence on what went wrong, or None where it ended with
+        exit code 0. On a node without nvidia-smi nothing is wrong and the answer is empty.
+    """
+    smi = module.get_bin_path("nvidia-smi")
+    guard = module.get_bin_path("timeout")
+    if not smi:
+        return "", None
+    command = [smi, *arguments]
+    if guard:
+        command = [guard, "--kill-after=2", str(timeout), *command]
+    try:
+        rc, stdout, stderr = module.run_command(command, errors="surrogate_then_replace", handle_exceptions=False)
+    except OSError as error:
+        rc, stdout, stderr = 126, "", str(error)
+    if rc == 0:
+        return stdout, None
+    # 137: it did not mind the first signal either, as a process that waits for the driver does not.
+    if rc in (124, 137) and guard:
+        said = f"It did not answer within {timeout} seconds."
+    else:
+        said = next((line for line in (stdout + "\n" + stderr).splitlines() if line.strip()), "It said nothing.")
+    return stdout, f"{smi} {' '.join(word.partition('=')[0] for word in arguments[:1])} failed with exit code {rc}: {said.strip()}"

@@ -11,9 +11,10 @@ short_description: Gathers the memory that a model can use on a node, and what h
 version_added: 1.0.0
 description:
   - Reads the memory of the node's GPUs, and of the node itself where CPU and GPU share one memory (GB10).
-  - Lists the processes that hold GPU memory, each with the container that it runs in.
+  - Lists the processes that hold GPU memory, those that only draw too, each with its user, its command line without secrets, and its container.
+  - Names what is wrong with the memory, the kernel or the driver, each with a remedy.
   - Where there is no C(nvidia-smi), or where it finds no GPU, the node's own memory is returned and no process.
-  - An odd answer of C(nvidia-smi) becomes a warning. It never fails the task.
+  - An odd answer of C(nvidia-smi) becomes a warning and a problem. It never fails the task.
 extends_documentation_fragment:
   - sparkstack.inference.attributes
   - sparkstack.inference.attributes.actiongroup_spark
@@ -37,7 +38,8 @@ options:
     default: 30
   holders:
     description:
-      - Tell also who holds the node's memory, containers and processes outside of them, whether it is a GPU's or the node's own.
+      - Tell also who holds the node's memory, containers and processes outside of them, whether it is a GPU's or the node's own,
+        and whose memory is swapped out.
       - Takes root, and some tens of milliseconds.
     type: bool
     default: false
@@ -58,6 +60,21 @@ EXAMPLES = r"""
   ansible.builtin.debug:
     msg: "{{ ansible_facts['gpu_memory']['processes'] | first }}"
   when: ansible_facts['gpu_memory']['processes'] | length > 0
+
+- name: Gather who holds memory on the node
+  sparkstack.inference.gpu_memory_facts:
+    holders: true
+  become: true
+
+- name: Say how to have it back
+  ansible.builtin.debug:
+    msg: "{{ item.name }} holds {{ item.bytes | human_readable }}: {{ item.stop }}"
+  loop: "{{ ansible_facts['gpu_memory']['holders'] | selectattr('stop') }}"
+
+- name: Say what is wrong
+  ansible.builtin.debug:
+    msg: "{{ item.message }} {{ item.remedy }}"
+  loop: "{{ ansible_facts['gpu_memory']['problems'] }}"
 """
 
 RETURN = r"""
@@ -81,7 +98,7 @@ ansible_facts:
         total_bytes:
           description:
             - The node's memory where the GPU has none of its own, or where there is no GPU.
-            - Else the sum over all GPUs.
+            - Else the sum over all GPUs, with the instances' memory of a GPU in MIG mode.
           type: int
           returned: always
           sample: 130663165952
@@ -111,8 +128,51 @@ ansible_facts:
           type: int
           returned: always
           sample: 17179865088
+        shared_memory_bytes:
+          description: Files in C(/dev/shm) and other shared memory, which is freed by no dropping of caches.
+          type: int
+          returned: always
+          sample: 104857600
+        huge_page_bytes:
+          description: The pool of huge pages, used or not. Neither CUDA nor the page cache gets any of it.
+          type: int
+          returned: always
+          sample: 0
+        huge_page_free_bytes:
+          description: What of that pool, in pages of the default size, is neither used nor promised.
+          type: int
+          returned: always
+          sample: 0
+        cma_total_bytes:
+          description: The kernel's area for contiguous memory, or V(none) where it has no such area.
+          type: int
+          returned: always
+          sample: 134217728
+        cma_free_bytes:
+          description: The free part of that area. A kernel that says that more than the area is free has an error, see V(cma_overcounted).
+          type: int
+          returned: always
+          sample: 130023424
+        problems:
+          description:
+            - What is wrong, or worth a note.
+            - Of the driver, V(driver_missing), V(driver_mismatch), V(driver_not_loaded), V(driver_incomplete), V(driver_hangs), V(permission),
+              V(gpu_lost), V(gpu_not_found) and V(driver) (anything else that C(nvidia-smi) says instead of an answer).
+            - Of a GPU, V(gpu_requires_reset), V(gpu_memory_unknown), V(mig_unknown), V(mig_empty) and V(mixed_memory).
+            - Of the node's memory, V(cma_overcounted), V(huge_pages), V(page_cache), V(fragmented), V(swap_in_use) and V(overcommit_strict).
+          type: list
+          elements: dict
+          returned: always
+          sample:
+            - code: page_cache
+              message: "CUDA calls 41.5 GiB free where 116.0 GiB can be had: 75.1 GiB of page cache count as used for it."
+              remedy: "Before a launch, give it back: 'sync', then 'sysctl vm.drop_caches=3'."
         gpus:
-          description: The GPUs, in the driver's order.
+          description:
+            - The GPUs, in the driver's order.
+            - C(memory) is V(shared) where the GPU uses the node's memory, V(coherent) where it has its own and CPU and GPU can use each
+              other's, else V(own). With V(shared), the driver states no bytes.
+            - C(mig_devices) is null for a GPU that is not in MIG mode. Devices with the same C(gpu_instance) share that one's memory.
           type: list
           elements: dict
           returned: always
@@ -123,11 +183,17 @@ ansible_facts:
               driver_version: "580.159.04"
               total_bytes:
               used_bytes:
+              free_bytes:
               utilization_percent: 0
               power_watts: 4.5
+              memory: shared
+              mig_devices:
         processes:
           description:
             - The processes that hold GPU memory, largest first. A process on two GPUs stands there twice.
+            - C(type) is V(C) for one that computes, V(G) for one that draws, V(C+G) for both, or null where C(nvidia-smi) did not tell.
+            - C(command) is its command line with C(***) for what is a secret, 400 characters at most.
+            - C(mig_uuid) is the UUID of the slice that it is on, with MIG.
             - C(container) is null for a process outside any container.
               Its C(name) and C(image) are null when Docker does not know the id or does not answer.
           type: list
@@ -137,7 +203,10 @@ ansible_facts:
             - pid: 1832
               name: sglang::scheduler_TP0
               user: root
+              command: sglang::scheduler_TP0
+              type: C
               gpu_uuid: GPU-00000000-0000-4000-8000-000000000000
+              mig_uuid:
               used_bytes: 139349458944
               container:
                 id: 4f1c2d0e5b8a79634f1c2d0e5b8a79634f1c2d0e5b8a79634f1c2d0e5b8a7963
@@ -168,6 +237,21 @@ ansible_facts:
             gpu_bytes:
               description: How much of that the driver counts as GPU memory.
               type: int
+            user:
+              description: The process's user, or V(none) of a container.
+              type: str
+            command:
+              description: The process's command line without secrets, or V(none) of a container.
+              type: str
+            stop:
+              description: The command that ends it on the node, or V(none) where there is none that does no other harm.
+              type: str
+              sample: docker stop old-model
+        swap_holders:
+          description: Whose memory is swapped out, largest first, without what is below 64 MiB, with C(kind), C(name), C(image), C(pid) and C(bytes).
+          type: list
+          elements: dict
+          returned: with O(holders)
         gathered_at:
           description: Time of the measurement in UTC, in the format of ISO 8601. Free memory grows stale.
           type: str
@@ -175,149 +259,9 @@ ansible_facts:
           sample: "2026-11-29T22:44:20Z"
 """
 
-import os
-import pwd
-import time
-import typing as t
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _holders, _processes, _smi
-from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
-from ansible_collections.sparkstack.inference.plugins.module_utils._memory import (
-    GPU_FIELDS,
-    PROCESS_FIELDS,
-    Gpu,
-    GpuProcess,
-    container_fact,
-    container_ids,
-    memory_picture,
-    parse_gpus,
-    parse_meminfo,
-    parse_processes,
-    real_uid,
-)
-
-
-class GpuMemory:
-    """Fetches what the pure functions of _memory turn into the facts."""
-
-    def __init__(self, module: AnsibleModule, proc: str = "/proc") -> None:
-        self.module = module
-        self.proc = proc
-        self.timeout: int = module.params["timeout"]
-        self.docker: t.Optional[DockerAPI] = DockerAPI(module.params["docker_socket"], timeout=10)
-        self.containers: t.Dict[str, t.Dict[str, t.Any]] = {}
-
-    def facts(self) -> t.Dict[str, t.Any]:
-        """The dictionary C(gpu_memory)."""
-        gathered_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        meminfo = parse_meminfo(self.read("meminfo"))
-        if "MemTotal" not in meminfo:
-            self.module.fail_json(msg="There is no MemTotal in /proc/meminfo: run this on a Linux node with /proc mounted.")
-        gpus = self.gpus()
-        processes = [self.process(process) for process in self.processes()] if gpus else []
-        result = memory_picture(meminfo, gpus)
-        result.update(gpus=[gpu.fact() for gpu in gpus], processes=processes, gathered_at=gathered_at)
-        if self.module.params.get("holders"):
-            result["holders"] = self.holders(processes, meminfo)
-        return result
-
-    def holders(self, processes: t.Sequence[t.Mapping[str, t.Any]], meminfo: t.Mapping[str, int]) -> t.List[t.Dict[str, t.Any]]:
-        """Who holds memory. :param processes: those on the GPUs."""
-        on_gpu: t.Dict[int, t.Tuple[int, str]] = {}
-        for process in processes:
-            # One with contexts on two GPUs stands there twice.
-            on_gpu[process["pid"]] = (on_gpu.get(process["pid"], (0, ""))[0] + (process["used_bytes"] or 0), process["name"] or "")
-        named = {}
-        try:
-            for entry in self.docker.get("/containers/json") if self.docker else []:
-                named[str(entry["Id"])] = (str((entry.get("Names") or [entry["Id"][:12]])[0]).lstrip("/"), str(entry.get("Image")))
-        except DockerError as error:
-            self.module.warn(f"Containers are returned without name and image: {error}")
-        root = os.path.dirname(self.proc)
-        found = _holders.holders("", _processes.groups(root), named, on_gpu, meminfo, root)
-        return [{key: entry[key] for key in ("kind", "name", "image", "pid", "bytes", "gpu_bytes")} for entry in found if entry["kind"] != "page_cache"]
-
-    def gpus(self) -> t.List[Gpu]:
-        """The node's GPUs; none where there is no nvidia-smi."""
-        fields, stdout = self.query("--query-gpu", GPU_FIELDS)
-        gpus, rest = parse_gpus(stdout, fields)
-        if rest and gpus:
-            self.module.warn(f"nvidia-smi wrote a line that is no GPU and was left out: {rest[0]}")
-        for gpu in gpus:
-            if gpu.mig:
-                self.module.warn(f"GPU {gpu.index} is split into instances (MIG): the numbers are those of the whole card.")
-            elif gpu.total_bytes is None and not gpu.integrated:
-                self.module.warn(f"GPU {gpu.index} ({gpu.name}) does not say how much memory it has, so it counts as none: look at nvidia-smi on the node.")
-        return gpus
-
-    def processes(self) -> t.List[GpuProcess]:
-        """The processes that hold GPU memory."""
-        fields, stdout = self.query("--query-compute-apps", PROCESS_FIELDS)
-        processes, rest = parse_processes(stdout, fields)
-        if rest and processes:
-            self.module.warn(f"nvidia-smi wrote a line that is no process and was left out: {rest[0]}")
-        return processes
-
-    def query(self, option: str, fields: t.Sequence[str]) -> t.Tuple[t.List[str], str]:
-        """Ask nvidia-smi for fields, leaving out those that its version does not know; an error is a warning."""
-        wanted, stdout, problem = _smi.query(self.module, option, fields, self.timeout)
-        if problem:
-            self.module.warn(problem)
-        return wanted, stdout
-
-    def process(self, process: GpuProcess) -> t.Dict[str, t.Any]:
-        """A process with its user and its container; both None when it has ended meanwhile."""
-        name = process.name or self.read(f"{process.pid}/comm").strip() or None
-        uid = real_uid(self.read(f"{process.pid}/status"))
-        ids = container_ids(self.read(f"{process.pid}/cgroup"))
-        return {
-            "pid": process.pid,
-            "name": name,
-            "user": None if uid is None else user_name(uid),
-            "gpu_uuid": process.gpu_uuid,
-            "used_bytes": process.used_bytes,
-            "container": self.container(ids) if ids else None,
-        }
-
-    def container(self, ids: t.Sequence[str]) -> t.Dict[str, t.Any]:
-        """The first of the nested containers that Docker knows, else the outermost with its id only."""
-        for container_id in ids:
-            if container_id in self.containers:
-                return self.containers[container_id]
-            inspection = self.inspect(container_id)
-            if inspection:
-                self.containers[container_id] = container_fact(container_id, inspection)
-                return self.containers[container_id]
-        return container_fact(ids[0], None)
-
-    def inspect(self, container_id: str) -> t.Optional[t.Dict[str, t.Any]]:
-        """Docker's inspection, or None; a daemon that does not answer is asked once."""
-        if self.docker is None:
-            return None
-        try:
-            return self.docker.container(container_id)
-        except (DockerError, ValueError) as error:
-            self.docker = None
-            self.module.warn(f"Containers are returned without name and image: {error}")
-            return None
-
-    def read(self, path: str) -> str:
-        """The text of a file below /proc, empty when it is not there (any more) or not for us."""
-        try:
-            with open(self.proc + "/" + path, encoding="utf-8", errors="replace") as handle:
-                return handle.read()
-        except OSError:
-            return ""
-
-
-def user_name(uid: int) -> str:
-    """The user's name on this node, or the number: a container's users are not in its /etc/passwd."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+from ansible_collections.sparkstack.inference.plugins.module_utils._gpu_memory import GpuMemory
 
 
 def main() -> None:

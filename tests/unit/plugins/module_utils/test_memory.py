@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._memory import (
     GPU_FIELDS,
-    container_fact,
+    MIB,
+    Gpu,
+    MigDevice,
     container_ids,
     invalid_field,
     memory_picture,
@@ -18,10 +22,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._memory impor
     parse_gpus,
     parse_meminfo,
     parse_processes,
-    real_uid,
 )
 
-MIB = 1024 * 1024
 ID = "4f1c2d0e5b8a7963" * 4
 INNER = "0a9b8c7d6e5f4031" * 4
 UUID = "GPU-00000000-0000-4000-8000-00000000000{}"
@@ -62,8 +64,11 @@ def test_discrete_gpus() -> None:
         "driver_version": "580.159.04",
         "total_bytes": 143771 * MIB,
         "used_bytes": 133428 * MIB,
+        "free_bytes": 9728 * MIB,
         "utilization_percent": 0,
         "power_watts": 117.91,
+        "memory": "own",
+        "mig_devices": None,
     }
     picture = memory_picture(parse_meminfo(SPARK_MEMINFO), gpus)
     assert picture["unified"] is False
@@ -78,6 +83,7 @@ def test_gb10_takes_the_machines_memory() -> None:
     assert rest == []
     assert gpus[0].fact()["total_bytes"] is None
     assert gpus[0].fact()["used_bytes"] is None
+    assert gpus[0].fact()["memory"] == "shared"
     assert gpus[0].utilization_percent == 96
     assert memory_picture(parse_meminfo(SPARK_MEMINFO), gpus) == {
         "unified": True,
@@ -102,8 +108,13 @@ def test_gb10_takes_the_machines_memory() -> None:
         (GB10.replace("GB10", "H200").replace("[N/A]", "[Insufficient Permissions]"), False),
         (GB10.replace("GB10", "H200").replace("[N/A]", "[GPU requires reset]"), False),
         (GH200, False),
+        # NVIDIA's boards of the Jetson family answer for hardly any field.
+        (GB10.replace("NVIDIA GB10", "NVIDIA Thor"), True),
+        (GB10.replace("NVIDIA GB10", "Orin (nvgpu)").replace("96, 20.11", "[N/A], [N/A]"), True),
+        # What an N1X states is what its firmware set aside.
+        (GB10.replace("NVIDIA GB10", "NVIDIA RTX Spark N1X").replace("[N/A], [N/A], [N/A]", "8128, 199, 7929"), True),
     ],
-    ids=["N/A", "bracketed", "bare", "unknown name", "states a number", "error", "permissions", "reset", "GH200"],
+    ids=["N/A", "bracketed", "bare", "unknown name", "states a number", "error", "permissions", "reset", "GH200", "Thor", "Orin", "N1X"],
 )
 def test_whose_memory(line: str, integrated: bool) -> None:
     gpus, rest = parse_gpus(line)
@@ -113,7 +124,9 @@ def test_whose_memory(line: str, integrated: bool) -> None:
 
 
 def test_gh200_is_unified_with_memory_of_its_own() -> None:
-    picture = memory_picture(parse_meminfo(SPARK_MEMINFO), parse_gpus(GH200)[0])
+    gpus = parse_gpus(GH200)[0]
+    assert gpus[0].fact()["memory"] == "coherent"
+    picture = memory_picture(parse_meminfo(SPARK_MEMINFO), gpus)
     assert (picture["unified"], picture["total_bytes"], picture["free_bytes"]) == (True, 97871 * MIB, 97280 * MIB)
 
 
@@ -124,6 +137,45 @@ def test_a_card_that_needs_a_reset_adds_nothing() -> None:
     assert (gpus[1].utilization_percent, gpus[1].power_watts) == (None, None)
     picture = memory_picture({"MemTotal": 1}, gpus)
     assert (picture["total_bytes"], picture["free_bytes"]) == (143771 * MIB, 9728 * MIB)
+
+
+def test_one_of_two_cards_answers_nothing() -> None:
+    """Its neighbour shows that '[N/A]' does not mean the machine's memory here."""
+    mute = "1, GPU-b, 580.159.04, [N/A], [N/A], [N/A], 0, 118.53, Disabled, NVIDIA H200"
+    gpus, rest = parse_gpus(H200.splitlines()[0] + "\n" + mute)
+    assert (rest, [gpu.integrated for gpu in gpus]) == ([], [False, False])
+    picture = memory_picture(parse_meminfo(SPARK_MEMINFO), gpus)
+    assert (picture["unified"], picture["total_bytes"], picture["free_bytes"]) == (False, 143771 * MIB, 9728 * MIB)
+
+
+def test_a_card_beside_a_gb10() -> None:
+    gpus, _rest = parse_gpus(GB10 + "1, GPU-b, 580.95.05, 97887, 4, 97200, 0, 12.0, Disabled, NVIDIA RTX PRO 6000 Blackwell\n")
+    assert [gpu.fact()["memory"] for gpu in gpus] == ["shared", "own"]
+    picture = memory_picture(parse_meminfo(SPARK_MEMINFO), gpus)
+    assert (picture["unified"], picture["total_bytes"]) == (True, 127600748 * 1024)
+
+
+def mig(index: int, gpu_instance: int | None, total: int | None, used: int | None, free: int | None) -> MigDevice:
+    return MigDevice(index, gpu_instance, 0, *(None if size is None else size * MIB for size in (total, used, free)))
+
+
+@pytest.mark.parametrize(
+    ("devices", "total", "free"),
+    [
+        (None, 143771, 143100),
+        ((), 0, 0),
+        # A real H200: the first two are of one instance and share its 71424 MiB.
+        ((mig(0, 2, 71424, 22, 71403), mig(1, 2, 71424, 22, 71403), mig(2, 3, 33280, 17, 33264)), 71424 + 33280, 71403 + 33264),
+        ((mig(0, None, 19968, 12, None), mig(1, None, 19968, 12, None)), 2 * 19968, 2 * 19956),
+        ((mig(0, 2, None, None, None),), 0, 0),
+    ],
+    ids=["not listed", "no instance", "one shared", "nothing but sizes", "no answer"],
+)
+def test_the_memory_of_slices(devices: tuple[MigDevice, ...] | None, total: int, free: int) -> None:
+    gpu = Gpu(0, "GPU-a", "NVIDIA H200", "590.48.01", 143771 * MIB, 55 * MIB, 143100 * MIB, None, 78.0, False, False, True, mig_devices=devices)
+    picture = memory_picture({"MemTotal": 1}, [gpu])
+    assert (picture["total_bytes"], picture["free_bytes"], picture["available_bytes"]) == (total * MIB, free * MIB, free * MIB)
+    assert gpu.fact()["mig_devices"] == (None if devices is None else [dataclasses.asdict(device) for device in devices])
 
 
 def test_mig_and_a_name_with_a_comma() -> None:
@@ -146,6 +198,8 @@ def test_mig_and_a_name_with_a_comma() -> None:
         "index, uuid, driver_version, memory.total [MiB], memory.used [MiB], a, b, c, d, name\n",
         "",
         "\x00\x1b[31m,,,,,,,,,\n",
+        "\u00b2, GPU-a, 580, 1, 1, 1, 1, 1, Disabled, NVIDIA H200\n",
+        "0, GPU-00000000-0000-4000-8000-000000000000, 580.159.04, 1437",
     ],
 )
 def test_messages_are_no_gpus(text: str) -> None:
@@ -227,14 +281,3 @@ def test_no_gpu_and_no_memavailable() -> None:
 )
 def test_container_ids(cgroup: str, expected: list[str]) -> None:
     assert container_ids(cgroup) == expected
-
-
-def test_container_fact() -> None:
-    inspection = {"Name": "/qwen-rank0", "Image": "sha256:1", "Config": {"Image": "lmsysorg/sglang:v0.5.17"}}
-    assert container_fact(ID, inspection) == {"id": ID, "name": "qwen-rank0", "image": "lmsysorg/sglang:v0.5.17"}
-    assert container_fact(ID, None) == {"id": ID, "name": None, "image": None}
-
-
-def test_real_uid() -> None:
-    assert real_uid("Name:\tpython3\nUid:\t1000\t0\t0\t0\nGid:\t100\t100\t100\t100\n") == 1000
-    assert real_uid("") is None
