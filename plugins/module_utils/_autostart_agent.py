@@ -12,13 +12,12 @@ It runs as a program of its own, out of a zip file that the collection makes of 
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 import time
 import typing as t
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart, _autostart_files, _autostart_wire, _ledger
+from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart, _autostart_files, _autostart_wire, _ledger, _systemd
 from ansible_collections.sparkstack.inference.plugins.module_utils._autostart import INFO, Line
 from ansible_collections.sparkstack.inference.plugins.module_utils._autostart_node import Data, Node
 from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis import judge
@@ -244,7 +243,7 @@ def main(arguments: t.Sequence[str]) -> int:
             where = "{0} port {1}".format(config["addresses"][0], config["port"])
             journal.say((_autostart.ERROR, "{0} can't be listened on: {1}. Set tp_launch_autostart_port to a free port.".format(where, error.strerror)))
             return 1
-    _tell_systemd("READY=1")
+    _systemd.notify("READY=1")
     while True:
         try:
             wait = agent.turn()
@@ -253,14 +252,6 @@ def main(arguments: t.Sequence[str]) -> int:
             journal.status((_autostart.ERROR, "This node does not let its agent work: {0}.".format(error)))
             wait = POLL
         time.sleep(wait)
-
-
-def _tell_systemd(text: str) -> None:
-    """See sd_notify(3). Nobody listens where systemd has not started this."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if address:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            notify.sendto(text.encode(), "\0" + address[1:] if address.startswith("@") else address)
 
 
 def _to_journal(text: str) -> None:

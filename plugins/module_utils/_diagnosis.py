@@ -25,6 +25,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._records impo
     came,
     candidates,
     done,
+    guarded,
     least,
     message,
     missing,
@@ -118,6 +119,7 @@ def _node(record: Record) -> t.Dict[str, t.Any]:
         "quiet_seconds": record.get("quiet_seconds"),
         "exit_code": record.get("exit_code"),
         "oom_killed": record.get("oom_killed"),
+        "guarded": guarded(record) is not None,
         "restarts": record.get("restarts"),
         "last_line": told.get("last_line") or "",
         "timeline": told.get("phases") or [],
@@ -147,10 +149,9 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record], pool: t.Seque
             _verdict("failed", None, None, candidate["lines"], f"{who} was stopped on request.", ranks),
             remedy="Start all ranks again: none of them heals alone.",
         )
-    shared = {s.record["rank"] for s in pool if s.worth == best.worth and s.candidate["cause"] == candidate["cause"]}
-    if kind != "peer" and kind != "relay" and len(ranks) > 1 and len(shared) == len(ranks):
-        summary = "All ranks failed alike: each {}{}.".format(CAUSES[candidate["cause"]].what, message(candidate))
-        return _verdict("failed", candidate["cause"], None, candidate["lines"], summary, ranks, candidate["remedy"])
+    alike = [s for s in pool if s.worth == best.worth and s.candidate["cause"] == candidate["cause"]]
+    if kind != "peer" and kind != "relay" and len(ranks) > 1 and len({s.record["rank"] for s in alike}) == len(ranks):
+        return _alike(ranks, best, alike)
     cause, culprit, lines = candidate["cause"], t.cast("t.Optional[Record]", best.record), list(candidate["lines"])
     if kind == "death" and "rank" in candidate["values"]:
         culprit = next((r for r in ranks if r["rank"] == candidate["values"]["rank"]), culprit)
@@ -183,6 +184,17 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record], pool: t.Seque
         why = str(culprit["unreachable"]).rstrip(".")
         lines, summary = [f"{culprit['node']}: {why}", *lines], f"{summary[:-1]}; {why}."
     return _verdict("failed", cause, culprit, lines, summary, ranks, remedy)
+
+
+def _alike(ranks: t.Sequence[Record], best: Suspect, alike: t.Sequence[Suspect]) -> t.Dict[str, t.Any]:
+    """All ranks have met the same."""
+    candidate = best.candidate
+    guarded = all(s.candidate.get("what") for s in alike)
+    what = candidate["what"] if guarded else CAUSES[candidate["cause"]].what
+    told = ": " + "; ".join("{} on {}".format(s.candidate["message"], s.record["node"]) for s in alike) if guarded else message(candidate)
+    # Each node's memory has a curve of its own.
+    lines = [line for s in alike for line in s.candidate["lines"]] if guarded else candidate["lines"]
+    return _verdict("failed", candidate["cause"], None, lines, f"All ranks failed alike: each {what}{told}.", ranks, candidate["remedy"])
 
 
 def lost(record: Record) -> t.Dict[str, t.Any]:
@@ -328,7 +340,7 @@ def _starting(ranks: t.Sequence[Record]) -> t.Dict[str, t.Any]:
 
 
 def _sentence(cause: str, culprit: t.Optional[Record], best: Suspect, ranks: t.Sequence[Record]) -> str:
-    what = CAUSES[cause].what
+    what = best.candidate.get("what") or CAUSES[cause].what
     teller = "" if culprit is best.record or culprit is None else f", as {name(best.record)} tells"
     if culprit is None and best.candidate["values"].get("loopback"):
         return f"The nodes' own host names lead to {_DEBIAN}, as {name(best.record)} tells{message(best.candidate)}."

@@ -84,7 +84,8 @@ def exited(record: Record) -> bool:
 
 def broken(record: Record) -> bool:
     """It has ended, or it will not recover from what it met though its container is up."""
-    return exited(record) or (not record.get("unreachable") and (any(c["fatal"] for c in candidates(record)) or looping(record) is not None))
+    lost = guarded(record) is not None or looping(record) is not None or any(c["fatal"] for c in candidates(record))
+    return exited(record) or (not record.get("unreachable") and lost)
 
 
 def looping(record: Record) -> t.Optional[t.Dict[str, t.Any]]:
@@ -143,6 +144,8 @@ def own_addresses(record: Record) -> t.List[str]:
     rendezvous = str(reading(record).get("claims", {}).get("rendezvous") or "")
     fabric = scene(record, "fabric") or {}
     head = [rendezvous.rsplit(":", 1)[0]] if record["rank"] == 0 and rendezvous else []
+    told = reading(record).get("claims", {}).get("address")
+    head += [str(told)] if told else []
     return list(record.get("addresses") or []) + head + ([str(fabric["address"])] if fabric.get("address") else [])
 
 
@@ -150,6 +153,11 @@ def killed_by_kernel(record: Record) -> t.List[t.Dict[str, t.Any]]:
     """The kernel's messages that it killed a process of this rank's container for lack of memory."""
     # A close look brings the kernel's messages about everybody; the scene those about this container only.
     return [entry for entry in (record.get("scene") or {}).get("kernel") or [] if entry.get("cause") == "oom"]
+
+
+def guarded(record: Record) -> t.Optional[t.Dict[str, t.Any]]:
+    """What the memory guard of its node told when it stopped it, see C(_guard_told); None where it did not."""
+    return t.cast("t.Optional[t.Dict[str, t.Any]]", scene(record, "guard"))
 
 
 def swept_by(began: t.Optional[float], finished: t.Optional[float], booted: t.Optional[float], daemon: t.Optional[float]) -> str:

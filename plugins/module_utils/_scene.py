@@ -12,7 +12,7 @@ import os
 import time
 import typing as t
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _cgroup, _kernel, _reach, _sockets
+from ansible_collections.sparkstack.inference.plugins.module_utils import _cgroup, _guard_told, _kernel, _reach, _sockets
 from ansible_collections.sparkstack.inference.plugins.module_utils._files import text
 
 _ADDRESS_VARIABLES = ("VLLM_HOST_IP", "SGLANG_HOST_IP", "HOST_IP")
@@ -63,6 +63,7 @@ def scene(
     found = {
         "oom_kills": keep["kills"],
         "kernel": keep["kernel"],
+        "guard": _guard_told.told(inspection, since, root),
         "booted": started(1, root),
         "docker_started": docker_started(root),
         "fabric": fabric,

@@ -11,12 +11,14 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.sparkstack.inference.plugins.module_utils import _guard_told
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._common import SIGNATURES
 from ansible_collections.sparkstack.inference.plugins.module_utils._records import (
     Candidate,
     Record,
     candidates,
     exited,
+    guarded,
     killed_by_kernel,
     looping,
     reading,
@@ -29,6 +31,8 @@ WORTH = {"cause": 6.0, "killed": 5.0, "unknown": 4.5, "death": 4.0, "relay": 3.0
 # These are often only the echo of another rank's end.
 _ECHOES = {"nccl_error": 4.4, "ib_error": 4.4, "capture_failed": 4.4}
 _SIGNALS = {132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE", 139: "SIGSEGV"}
+# "terminated with -11", "(exit code: -7)", "Fatal Python error: Segmentation fault", "*** SIGBUS received at time=..".
+_CRASHED = re.compile(r"-(?:4|7|8|11)\b|Segmentation|Bus error|Illegal|Floating|SIG(?:SEGV|BUS|ILL|FPE)")
 _SWEPT = {"": "", "node": "Its node was restarted while it ran.", "docker": "Docker was restarted while it ran."}
 
 
@@ -53,12 +57,17 @@ def suspects(record: Record) -> t.List[Suspect]:
     listed = []
     for candidate in found:
         worth = _ECHOES.get(candidate["cause"], WORTH[candidate["kind"]])
-        if candidate["kind"] == "unknown" and fallen is not None and candidate.get("order", 0) > fallen:
+        if fallen is not None and candidate.get("order", 0) > fallen and (candidate["kind"] == "unknown" or _aborted(candidate)):
             worth = 1.5  # After a peer's end much else fails.
         when = candidate["time"]
         time = when - float(record.get("clock_offset") or 0) if when is not None else float("-inf")
         listed.append(Suspect(worth, time, record, candidate))
     return listed
+
+
+def _aborted(candidate: Candidate) -> bool:
+    """A process is told to be gone, and not by a crash of its own: torch's watchdog and the engines end those that have lost their peers."""
+    return candidate["kind"] == "death" and not _CRASHED.search(candidate["message"])
 
 
 def from_text(text: str) -> t.Optional[Candidate]:
@@ -76,8 +85,12 @@ def candidate_of(cause: t.Optional[str], lines: t.List[str], message: str, kind:
 
 def _outside(record: Record, found: t.Sequence[Candidate]) -> t.List[Candidate]:
     """What the container's state and the node tell, where the log alone does not."""
-    told = killed_by_kernel(record)
+    told, guard = killed_by_kernel(record), guarded(record)
     last = [line for line in [reading(record).get("last_line")] if line]
+    if guard is not None:
+        lines = _guard_told.lines(guard, str(record["node"])) + [entry["text"] for entry in told] + last
+        stopped = candidate_of("oom", lines, _guard_told.message(guard), "cause", guard["at"])
+        return [dict(stopped, what=_guard_told.WHAT, remedy=_guard_told.remedy(guard))]
     if told and (exited(record) or found):
         # An engine whose worker process was killed can go on, or end with exit code 0: only the kernel tells.
         return [candidate_of("oom", [entry["text"] for entry in told] + last, told[-1]["text"], "cause", told[0].get("time"))]

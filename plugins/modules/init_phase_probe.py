@@ -173,6 +173,51 @@ scene:
         interface:
           description: The network interface that it is about, or none.
           type: str
+    guard:
+      description:
+        - What this node's M(sparkstack.inference.memory_guard) told when it stopped the container since it was started, or none where it did not.
+      type: dict
+      contains:
+        container:
+          description: The id of the container.
+          type: str
+        at:
+          description: When, in seconds since the epoch by the node's clock.
+          type: float
+        why:
+          description: Less than the floor was left (V(floor)), or it fell so fast that it was about to (V(fall)).
+          type: str
+        available:
+          description: The bytes that were available.
+          type: int
+        total:
+          description: The bytes that the node, or the group that has the limit, has.
+          type: int
+        limit:
+          description: The control group whose limit was the nearest, or nothing where it was the machine's memory.
+          type: str
+        floor:
+          description: The floor in bytes.
+          type: int
+        rate:
+          description: Bytes a second by which it fell over the last second.
+          type: int
+        swap_total:
+          description: The bytes of swap.
+          type: int
+        swap_used:
+          description: The bytes of swap in use.
+          type: int
+        swap_before:
+          description: The bytes of swap that were in use when the guard was started.
+          type: int
+        curve:
+          description: What was available when, as pairs of seconds since the epoch and bytes; the last two seconds as they were read, the time before in points.
+          type: list
+          elements: list
+        gone_s:
+          description: Seconds until the last process of the container was gone, or none while one is left.
+          type: float
     booted:
       description: When the node was started, in seconds since the epoch by its clock now.
       type: float

@@ -274,6 +274,9 @@ nodes:
     oom_killed:
       description: Whether Docker says that the kernel killed it for lack of memory.
       type: bool
+    guarded:
+      description: Its node's M(sparkstack.inference.memory_guard) has stopped it.
+      type: bool
     restarts:
       description: How often Docker has started its container again, or none for a log file.
       type: int
