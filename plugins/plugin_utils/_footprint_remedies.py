@@ -1,0 +1,147 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is private to the collection: it can change at any time.
+
+"""What is wrong with a plan of memory, each in one sentence with the best remedies. Pure."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines._memory import Room
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import size
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._footprint_weights import text_config, weights
+
+if t.TYPE_CHECKING:
+    from ansible_collections.sparkstack.inference.plugins.plugin_utils._footprint import Footprint
+
+MOST = 3
+# A context that nobody wants is no remedy.
+SHORTEST = 4096
+# What is smaller explains no lack.
+_LEAST = 256 << 20
+
+
+def judge(
+    footprint: Footprint,
+    measured: t.Sequence[int],
+    rooms: t.Sequence[Room],
+    pools: t.Sequence[int],
+    left: t.Sequence[int],
+    result: dict[str, t.Any],
+) -> None:
+    """Add C(problems) and C(notes) to a result.
+
+    :param measured: the places of the nodes that were measured; rooms, pools and left (bytes beside weights and cache) go by them.
+    """
+    short = [at for at in measured if result["nodes"][at]["fits"] is False]
+    for at in short:
+        row = result["nodes"][at]
+        largest = sorted(row["needs"], key=lambda need: -need["bytes"])[:2]
+        of = " and ".join(f"{need['what']} {size(need['bytes'])}" for need in largest)
+        result["problems"].append(
+            f"{row['node']} lacks {size(-row['spare_bytes'])}: its part of the model needs {size(row['total_bytes'])} ({of} among it) of the "
+            f"{size(row['available_bytes'])} that are available: {_either(remedies(footprint, at, -row['spare_bytes']))}."
+        )
+    if short or not footprint.given:
+        return
+    knob = result["knob"]
+    option, value, recommended = knob["option"], knob["value"], knob["recommended"]
+    advice = f"set {footprint.memory.knobs[-1]} to {recommended:g}" if recommended > 0 else "free memory first"
+    told = f"{option} {value:g}" if value <= 1 else f"{option} {size(value)}"
+    for at, room, pool, rest in zip(measured, rooms, pools, left, strict=True):
+        name = footprint.nodes[at].name
+        if value <= 1 and footprint.memory.whole_context and room.total * value > room.free:
+            result["problems"].append(
+                f"{told} asks for {size(room.total * value)} of {name}, where {size(max(room.free, 0))} are free, and does not start: {advice}."
+            )
+        elif pool <= 0 or footprint.capacity(at, pool).context < footprint.least:
+            result["problems"].append(
+                f"{told} leaves {size(max(pool, 0))} for the cache of {name}, too little for one request of {footprint.least} tokens: {advice}."
+            )
+        elif rest < room.graphs + room.activations:
+            result["problems"].append(
+                f"{told} leaves {size(max(rest, 0))} of {name} beside weights and cache, but graphs and activations are estimated to take "
+                f"{size(room.graphs + room.activations)}: {advice} or less."
+            )
+        elif rest < room.graphs + room.activations + footprint.system(at):
+            result["notes"].append(f"{told} leaves little of {name} to the system: {advice} to leave it {size(footprint.system(at))}")
+    fits, wanted = result["context_length_that_fits"], footprint.wanted
+    if not result["problems"] and fits is not None and fits < wanted:
+        result["notes"].append(f"requests of at most {fits} tokens fit, where {wanted} are allowed")
+
+
+def remedies(footprint: Footprint, at: int, lack: int) -> list[str]:
+    """What would help, the most welcome first; what suffices alone stands before what does not."""
+    found = [*_holders(footprint, at, lack), *_smaller(footprint, at, lack), *_wider(footprint, at, lack)]
+    ordered = [text for enough, text in found if enough] + [text for enough, text in found if not enough]
+    # Who holds memory is told even if that alone does not do: it may be what nobody thought of.
+    return ordered[:MOST] if not found or found[0][1] in ordered[:MOST] or not found[0][1].startswith("stop ") else [*ordered[: MOST - 1], found[0][1]]
+
+
+def _holders(footprint: Footprint, at: int, lack: int) -> list[tuple[bool, str]]:
+    node = footprint.nodes[at]
+    found = []
+    for holder in node.facts.get("holders") or []:
+        held = holder.get("bytes") or 0
+        if held < _LEAST:
+            continue
+        what = f"container {holder['name']} ({holder.get('image')})" if holder.get("kind") == "container" else f"process {holder.get('pid')} ({holder['name']})"
+        found.append((held >= lack, f"stop {what}, which holds {size(held)} there"))
+    for process in (node.facts.get("processes") or []) if not found else []:
+        held, container = process.get("used_bytes") or 0, process.get("container")
+        if held < _LEAST:
+            continue
+        what = f"container {container['name'] or container['id'][:12]}" if container else f"process {process['pid']} ({process['name']})"
+        found.append((held >= lack, f"stop {what}, which holds {size(held)} there"))
+    return found[:1]
+
+
+def _smaller(footprint: Footprint, at: int, lack: int) -> list[tuple[bool, str]]:
+    """A shorter context, a cache in 8 bits, fewer tokens of prompts at once."""
+    found: list[tuple[bool, str]] = []
+    options, ranks = footprint.memory.options, footprint.nodes[at].ranks
+    cache = footprint.pool_for(at, footprint.least) * ranks
+    room = cache - lack
+    if room > 0:
+        fits = footprint.capacity(at, room // ranks).context // 1024 * 1024
+        if SHORTEST <= fits < footprint.least:
+            found.append((True, f"set {options['context'][0]} to {fits}"))
+    if cache and str(footprint.wish.cache_dtype) == "auto" and not footprint.cache(at).state_layers:
+        found.append((cache // 2 >= lack, f"set {options['cache_dtype'][0]} to fp8, which halves the cache"))
+    batch = footprint.wish.batch_tokens or 0
+    if batch > 2048:
+        saved = footprint.activations() * ranks * (batch - 2048) // batch
+        if saved >= lack // 4:
+            found.append((saved >= lack, f"set {options['batch_tokens'][0]} to 2048"))
+    return found
+
+
+def _wider(footprint: Footprint, at: int, lack: int) -> list[tuple[bool, str]]:
+    """More nodes, or fewer bits."""
+    found: list[tuple[bool, str]] = []
+    config, groups = footprint.model.get("config") or {}, footprint.model.get("tensors") or ()
+    heads = text_config(config).get("num_attention_heads") or 0
+    now = footprint.rank_weights(at)
+    for factor in (2, 4, 8):
+        wider = footprint.tensor_parallel * factor
+        if heads % wider:
+            break
+        then = weights(groups, config, wider, footprint.wish, whole=footprint.model.get("weight_bytes")).rank(footprint.stage(at))
+        if (now - then) * footprint.nodes[at].ranks >= lack:
+            found.append((True, f"spread it over {len(footprint.nodes) * factor} nodes (tensor parallel size {wider})"))
+            break
+    quantised = (config.get("quantization_config") or {}).get("quant_method")
+    if not quantised:
+        found.append((now // 2 >= lack, "take the model in FP8, which halves its weights"))
+    elif quantised == "fp8":
+        found.append((now * 2 // 5 >= lack, "take the model in 4 bits"))
+    return found
+
+
+def _either(texts: t.Sequence[str]) -> str:
+    if not texts:
+        return "take more nodes or a smaller model"
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])}, or {texts[-1]}"
