@@ -39,7 +39,8 @@ def survey(
     :param gone: whether a run is certain to have ended.
     """
     now = time.time() if now is None else now
-    names = {rank["deployment"] for node in nodes for rank in _ranks(node)} | {name for node in nodes for name in _info(node).get("ledger") or {}}
+    names = {rank["deployment"] for node in nodes for rank in _ranks(node)}
+    names |= {name for node in nodes for key in ("ledger", "autostart") for name in _info(node).get(key) or {}}
     return {
         "format": FORMAT,
         "taken_at": utc(now),
@@ -100,6 +101,7 @@ def _deployment(name: str, nodes: t.Sequence[Node], wanted: t.Mapping[str, t.Any
         "ranks": ranks,
         "verdict": {key: verdict.get(key) for key in ("verdict", "phase", "cause", "culprit", "summary", "remedy")} if verdict else None,
         "lock": _lock(nodes, name, gone),
+        "autostart": _autostart(name, nodes),
         "drift": _drift(name, nodes, ledgers, launches, wanted),
         "last": _launch(_newest(ledgers, "last")),
         "good": _launch(good),
@@ -177,6 +179,27 @@ def _lock(nodes: t.Sequence[Node], name: str, gone: t.Callable[[str], bool]) -> 
             keys = ("user", "host", "pid", "job")
             return {**{key: lock.get(key) for key in keys}, "since": utc(lock.get("since")), "until": utc(lock.get("until")), "left": left}
     return None
+
+
+def _autostart(name: str, nodes: t.Sequence[Node]) -> Data:
+    """Whether the nodes start it again after a reboot: C(state), and C(problems), which end a sentence that begins with "it"."""
+    kept = {node["name"]: (_info(node).get("autostart") or {}).get(name) for node in nodes if _info(node)}
+    unseen = [node["name"] for node in nodes if not _info(node)]
+    if not any(kept.values()):
+        return {"state": "unknown" if unseen else "off", "problems": []}
+    # Whom the agents know; of those that this run has not looked at nothing is known.
+    members = next((one["settings"]["nodes"] for one in kept.values() if one and one["settings"].get("nodes")), list(kept))
+    problems = []
+    for member in [member for member in members if member in kept]:
+        one = kept[member]
+        if not one:
+            problems.append(f"is not installed on {member}")
+        elif not one["enabled"]:
+            problems.append(f"is not enabled on {member}")
+        elif not one["runs"]:
+            problems.append(f"does not run on {member}")
+    unseen = [member for member in members if member not in kept]
+    return {"state": "incomplete" if problems else "unknown" if unseen else "on", "problems": problems}
 
 
 def _state(found: Data, launches: t.Sequence[str], unseen: t.Sequence[str]) -> tuple[str, str]:
@@ -270,12 +293,23 @@ def _told(name: str, one: t.Mapping[str, t.Any]) -> list[str]:
         told.append(f"{name} launch {last['launch_id']} came to nothing at {last['ended']}: {last['verdict']['summary']}")
     if one["drift"] is not None:
         told.append(f"{name} runs as the recipe says" if not one["drift"] else f"{name} differs from the recipe: {'; '.join(one['drift'])}")
+    told += _autostart_told(name, one)
     lock = one["lock"]
     if lock and lock["left"]:
         told.append(f"{name} was being worked on by {who(lock)} since {lock['since']}, a run that is over: the next one takes its lock over")
     elif lock:
         told.append(f"{name} is being worked on by {who(lock)} since {lock['since']}")
     return told + [f"{name}: {problem}" for problem in one["problems"]]
+
+
+def _autostart_told(name: str, one: t.Mapping[str, t.Any]) -> list[str]:
+    state, problems = one["autostart"]["state"], one["autostart"]["problems"]
+    if state == "off" and not one["ranks"]:
+        return []
+    if state == "incomplete":
+        return [f"{name} autostart is incomplete: it {listed(problems)}; the next deploy mends that"]
+    words = {"on": "on: after a reboot the nodes start it again", "off": "off", "unknown": "not known: a node could not be looked at"}
+    return [f"{name} autostart is {words[state]}"]
 
 
 def _rank_told(rank: t.Mapping[str, t.Any]) -> str:

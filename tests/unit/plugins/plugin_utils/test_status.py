@@ -115,6 +115,7 @@ def test_what_serves() -> None:
         "qwen rank 1 of 2 on spark2: runs since 2026-11-30T08:27:12Z (180 s), phase ready, launch L2, 3.0 GiB",
         "qwen at port 8000 of spark1: answered in 0.4 s",
         "qwen runs as the recipe says",
+        "qwen autostart is off",
         "spark1: 18.0 of 24.0 GiB available",
         "spark2: 18.0 of 24.0 GiB available",
     ]
@@ -265,6 +266,47 @@ def test_a_launch_that_came_to_nothing_after_one_that_serves() -> None:
     assert "qwen launch L3 came to nothing at 2026-11-30T08:28:52Z: A bad flag." in told and "qwen: /x is damaged: remove it." in told
     # The worker was away then: the newest record counts.
     assert found["deployments"]["qwen"]["last"]["launch_id"] == "L3"
+
+
+def unit(**changes: t.Any) -> dict[str, t.Any]:
+    """What a node tells of the autostart of the deployment."""
+    settings = {"nodes": ["spark1", "spark2"], "port": 25050, "token_hash": "a"}
+    return {"autostart": {"qwen": {"settings": settings, "program": "p", "unit": "u", "enabled": True, "runs": True, **changes}}}
+
+
+OFF: dict[str, t.Any] = {"autostart": {}}
+
+
+@pytest.mark.parametrize(
+    "first, second, state, told",
+    [
+        (unit(), unit(), "on", "qwen autostart is on: after a reboot the nodes start it again"),
+        (OFF, OFF, "off", "qwen autostart is off"),
+        (unit(), OFF, "incomplete", "qwen autostart is incomplete: it is not installed on spark2; the next deploy mends that"),
+        (
+            unit(runs=False),
+            unit(enabled=False),
+            "incomplete",
+            "qwen autostart is incomplete: it does not run on spark1 and is not enabled on spark2; the next deploy mends that",
+        ),
+        (unit(), None, "unknown", "qwen autostart is not known: a node could not be looked at"),
+        (OFF, None, "unknown", "qwen autostart is not known: a node could not be looked at"),
+        (unit(runs=False), None, "incomplete", "qwen autostart is incomplete: it does not run on spark1; the next deploy mends that"),
+    ],
+)
+def test_whether_the_nodes_start_it_again(first: t.Any, second: t.Any, state: str, told: str) -> None:
+    nodes = [node("spark1", container(0), info=first), node("spark2", container(1), info=second) if second is not None else {"name": "spark2"}]
+    found = _status.survey(nodes, now=NOW)
+    assert found["deployments"]["qwen"]["autostart"]["state"] == state
+    assert [line for line in _status.lines(found) if "autostart" in line] == [told]
+
+
+def test_an_autostart_that_is_left_of_what_is_gone() -> None:
+    found = _status.survey([node("spark1", info={"ledger": {}, **unit()}), node("spark2", info={"ledger": {}, **OFF})], now=NOW)
+    assert found["deployments"]["qwen"]["state"] == "stopped"
+    assert "qwen autostart is incomplete: it is not installed on spark2; the next deploy mends that" in _status.lines(found)
+    gone = [node("spark1", info=OFF), node("spark2", info=OFF)]
+    assert not [line for line in _status.lines(_status.survey(gone, now=NOW)) if "autostart" in line]
 
 
 def test_an_address_of_its_own_is_the_endpoint() -> None:
