@@ -9,6 +9,7 @@ all tensors are compared with what is published of the files, so a wrong shape h
 
 from __future__ import annotations
 
+import functools
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._tensors import Tensor
@@ -362,6 +363,7 @@ MODELS: dict[str, tuple[Config, t.Callable[[Config], Tensors]]] = {
 }  # fmt: skip
 
 
+@functools.cache
 def tensors(name: str) -> Tensors:
     """All tensors of a model's files."""
     config, made = MODELS[name]

@@ -139,7 +139,8 @@ def plan_memory(
         C(available_bytes), C(memory_bytes), C(spare_bytes), C(fits), C(pool_bytes) (what the cache gets), C(reclaim_bytes) (page cache that
         must go first); numbers are None where nothing was measured. C(fits); C(context_length); C(context_length_that_fits);
         C(concurrency_that_fits) (requests of that length); C(tokens_that_fit); C(knob) (C(option), C(value), C(given), C(recommended),
-        C(why), C(node) that decides) or None; C(weights_bytes) and C(cache_token_bytes) a rank; C(problems), C(notes) and C(assumed): sentences.
+        C(why), C(node) that decides) or None; C(weights_bytes), C(draft_bytes) of them, and C(cache_token_bytes), a rank;
+        C(problems), C(notes) and C(assumed): sentences.
     :raises ValueError: for an engine that is not known.
     """
     memory = _engines.get(engine).memory
@@ -159,6 +160,7 @@ def plan_memory(
         "tokens_that_fit": None,
         "knob": None,
         "weights_bytes": [footprint.rank_weights(at) for at in range(len(rows))],
+        "draft_bytes": footprint.weights.draft if footprint.wish.speculative else 0,
         "cache_token_bytes": [round(footprint.cache(at).token + footprint.cache(at).window_token) for at in range(len(rows))],
         "problems": [],
         "notes": [],

@@ -18,38 +18,28 @@ _WEIGHTS = ("used_gb", "used_gib")
 
 
 def _number(value: t.Any) -> float | None:
-    try:
-        return float(str(value).replace(",", ""))
-    except ValueError:
-        return None
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def reported(phases: t.Sequence[t.Mapping[str, t.Any]]) -> dict[str, t.Any]:
     """What one rank's timeline tells of memory.
 
     :param phases: C(phases) of its timeline, each with C(phase) and C(values).
-    :returns: C(weights_bytes), C(cache_tokens), C(context_tokens), C(requests), C(free_bytes) (before the load), C(left_bytes) (when it
-        was ready), each None where no line told it.
+    :returns: C(weights_bytes); C(free_bytes), what was free before the load; C(cache_tokens), of the last pool; C(ready_tokens), what the
+        engine as a whole tells, at the head only; each None where no line told it.
     """
-    told: dict[str, t.Any] = dict.fromkeys(("weights_bytes", "cache_tokens", "context_tokens", "requests", "free_bytes", "left_bytes"))
-
-    def take(key: str, value: t.Any, factor: int = 1) -> None:
-        number = _number(value)
-        if number is not None:
-            told[key] = round(number * factor)
-
-    for phase in phases:
-        values, name = phase.get("values") or {}, phase["phase"]
-        for key in ("context_tokens", "requests"):
-            take(key, values.get(key, ""))
-        if name in ("kv_cache", "engine_ready"):
-            take("cache_tokens", values.get("tokens", ""))
-        if name == "load_weights":
-            for key in _WEIGHTS:
-                take("weights_bytes", values.get(key, ""), GIB)
-        if name == "engine_ready":
-            take("left_bytes", values.get("available_gb", ""), GIB)
-    return told
+    values = {phase["phase"]: phase.get("values") or {} for phase in phases}
+    load = values.get("load_weights", {})
+    weights = next((found for found in (_number(load.get(key)) for key in _WEIGHTS) if found is not None), None)
+    left = _number(load.get("available_gb"))
+    tokens = _number(values.get("kv_cache", {}).get("tokens"))
+    ready = _number(values.get("engine_ready", {}).get("tokens"))
+    return {
+        "weights_bytes": None if weights is None else round(weights * GIB),
+        "free_bytes": None if weights is None or left is None else round((weights + left) * GIB),
+        "cache_tokens": None if tokens is None else int(tokens),
+        "ready_tokens": None if ready is None else int(ready),
+    }
 
 
 def compare(plan: t.Mapping[str, t.Any], reports: t.Mapping[str, t.Sequence[t.Mapping[str, t.Any]]]) -> dict[str, t.Any]:
@@ -61,20 +51,31 @@ def compare(plan: t.Mapping[str, t.Any], reports: t.Mapping[str, t.Sequence[t.Ma
         C(lines), sentences for people.
     """
     result: dict[str, t.Any] = {"nodes": [], "weights_error_share": None, "tokens_error_share": None, "lines": []}
+    told = {name: reported(phases) for name, phases in reports.items()}
+    ready = next((each["ready_tokens"] for each in told.values() if each["ready_tokens"]), None)
     for at, row in enumerate(plan.get("nodes") or []):
-        if row["node"] not in reports:
+        name = row["node"]
+        if name not in told:
             continue
-        told = reported(reports[row["node"]])
-        weights = _pair(plan["weights_bytes"][at] or None, told["weights_bytes"])
-        tokens = _pair(plan.get("tokens_that_fit"), told["cache_tokens"])
-        result["nodes"].append({"node": row["node"], "weights": weights, "tokens": tokens})
+        weights = _pair(_weights(plan, at, told[name]["weights_bytes"]), told[name]["weights_bytes"])
+        # vLLM tells at the head only; a worker's last pool in SGLang may be that of the layers with a window.
+        tokens = _pair(plan.get("tokens_that_fit"), ready or told[name]["cache_tokens"])
+        result["nodes"].append({"node": name, "weights": weights, "tokens": tokens})
         if weights:
             _worst(result, "weights_error_share", weights)
-            result["lines"].append(f"{row['node']}: weights {size(weights['reported'])}, planned {size(weights['planned'])} ({_signed(weights)})")
+            result["lines"].append(f"{name}: weights {size(weights['reported'])}, planned {size(weights['planned'])} ({_signed(weights)})")
         if tokens:
             _worst(result, "tokens_error_share", tokens)
-            result["lines"].append(f"{row['node']}: cache for {tokens['reported']} tokens, planned {tokens['planned']} ({_signed(tokens)})")
+            result["lines"].append(f"{name}: cache for {tokens['reported']} tokens, planned {tokens['planned']} ({_signed(tokens)})")
     return result
+
+
+def _weights(plan: t.Mapping[str, t.Any], at: int, told: int | None) -> int | None:
+    """SGLang loads the draft's layers by themselves, with a figure of its own that stands last; vLLM has one for both."""
+    whole, draft = plan["weights_bytes"][at] or None, plan.get("draft_bytes") or 0
+    if whole and draft and told:
+        return min((whole, whole - draft, draft), key=lambda each: abs(each - told))
+    return whole
 
 
 def _pair(planned: int | None, told: int | None) -> dict[str, t.Any] | None:

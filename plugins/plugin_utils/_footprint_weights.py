@@ -204,7 +204,7 @@ def weights(
             behind = 1.0
         if behind:
             if not _SHARED_BY_DRAFT.search(name):
-                result.draft += int(rank * behind)
+                result.draft += round(rank * behind)
             rank *= 1 - behind
         if what == "head" and text.get("tie_word_embeddings"):
             continue
@@ -235,7 +235,7 @@ def _place(result: Weights, what: str, rank: float, runs: t.Sequence[t.Sequence[
         for stage, (start, end) in enumerate(bounds):
             part = rank * _within(runs, start, end) / total if total else 0
             if part:
-                result.stages[stage][what] = result.stages[stage].get(what, 0) + int(part)
+                result.stages[stage][what] = result.stages[stage].get(what, 0) + round(part)
         return
     at = len(bounds) - 1 if what in ("head", "norms") else 0
-    result.stages[at][what] = result.stages[at].get(what, 0) + int(rank)
+    result.stages[at][what] = result.stages[at].get(what, 0) + round(rank)
