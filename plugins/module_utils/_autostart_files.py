@@ -124,19 +124,24 @@ def read(path: str) -> t.Optional[Data]:
     return data if isinstance(data, dict) else None
 
 
-def write(path: str, content: t.Union[str, bytes], mode: int, sync: bool = True) -> None:
+def write(path: str, content: t.Union[str, bytes], mode: int) -> None:
     """Write a file in one step; :raises OSError: when the disk does not take it."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     temporary = path + ".new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
-        os.fchmod(stream.fileno(), mode)
-        stream.write(content.encode() if isinstance(content, str) else content)
-        if sync:
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+            os.fchmod(stream.fileno(), mode)
+            stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
             os.fsync(stream.fileno())
-    os.replace(temporary, path)
+        os.replace(temporary, path)
+    except OSError:
+        # A full disk: half a file, with the token in it perhaps, must not stay where nothing would ever take it away.
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def hold(deployment: str, root: str = "/") -> t.Optional[int]:

@@ -19,6 +19,7 @@ import json
 import secrets
 import socket
 import threading
+import time
 import typing as t
 
 Message = t.Dict[str, t.Any]
@@ -30,6 +31,8 @@ GREETING_TIMEOUT, SILENCE = 5.0, 30.0
 _FREEBIND = 15
 """IP_FREEBIND of linux/in.h: at boot the agent may be up before the fabric's address is."""
 _MOST_PEERS = 64
+_AGAIN = 0.2
+"""Seconds until the next call is taken after one that could not be."""
 
 
 class WireError(Exception):
@@ -170,7 +173,11 @@ def serve(
         try:
             connection, (address, _port) = server.accept()
         except OSError:
-            return
+            if server.fileno() < 0:
+                return
+            # accept(2) hands on errors of the network, of a link that was cut say, and tells of too many open files: neither is the end of it.
+            time.sleep(_AGAIN)
+            continue
         if address not in addresses or not room.acquire(blocking=False):
             connection.close()
             continue

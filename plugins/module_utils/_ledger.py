@@ -195,7 +195,8 @@ class Ledger:
                 if not why:
                     raise HeldError(held(self.deployment, holder, now), holder)
             changed = self._load("changed.json", []) or {}
-            if seen is not None and not mine and changed.get("run") != owner["run"] and _seconds(changed.get("at")) > seen:
+            # What lies ahead was told before the node's clock was set back: it would refuse every run until the clock is there again.
+            if seen is not None and not mine and changed.get("run") != owner["run"] and seen < _seconds(changed.get("at")) <= now:
                 raise ChangedError(
                     "Another run has worked on {} until {}, after this one had looked: run this again.".format(self.deployment, clock(changed["at"], now))
                 )

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import socket
 import threading
@@ -180,6 +182,40 @@ def test_the_head_hangs_up_on_strangers_and_hears_workers() -> None:
         time.sleep(0.01)
     assert problems == [("127.0.0.2", "it has another token")]
     server.close()
+
+
+class Shaky:
+    """A listening socket whose first call is lost with its link, as accept(2) tells it."""
+
+    def __init__(self, server: socket.socket) -> None:
+        self.server, self.lost = server, 2
+        self.fileno = server.fileno
+
+    def accept(self) -> t.Any:
+        if self.lost:
+            self.lost -= 1
+            raise OSError(errno.ENETDOWN, "Network is down")
+        return self.server.accept()
+
+
+def test_a_call_that_is_lost_with_its_link_does_not_make_the_head_deaf() -> None:
+    server = wire.listen("127.0.0.1", 0)
+    shaky = Shaky(server)
+    arguments = (shaky, ["127.0.0.2"], lambda c: wire.Channel(c, TOKEN, True), lambda channel: channel.send(channel.receive()), lambda *_told: None)
+    serving = threading.Thread(target=wire.serve, args=arguments, daemon=True)
+    serving.start()
+    worker = wire.call("127.0.0.2", "127.0.0.1", server.getsockname()[1], TOKEN, ME)
+    worker.send({"running": True})
+    assert worker.receive() == {"running": True} and shaky.lost == 0
+    server.close()
+    # A closed socket is the end of it.
+    with contextlib.closing(socket.socket()) as last:
+        last.close()
+        gone = Shaky(last)
+        ended = threading.Thread(target=wire.serve, args=(gone, *arguments[1:]), daemon=True)
+        ended.start()
+        ended.join(5)
+        assert not ended.is_alive()
 
 
 def test_the_head_listens_on_an_address_that_is_not_there_yet_and_tells_of_a_port_that_is_taken() -> None:

@@ -183,6 +183,13 @@ def test_who_looked_before_another_run_was_done_looks_again(ledger: Ledger) -> N
     assert ledger.acquire(ALICE, NOW + 99, now=NOW + 43).changed
 
 
+def test_a_clock_that_was_set_back_refuses_nobody(ledger: Ledger) -> None:
+    ledger.acquire(BOB, NOW + 7200, now=NOW + 3600)
+    ledger.release(BOB["run"], NOW + 3640)
+    # The node's clock was an hour ahead then, and was set right since.
+    assert ledger.acquire(ALICE, NOW + 99, seen=NOW + 60, now=NOW + 61).changed
+
+
 def test_of_many_runs_at_once_one_gets_the_lock(ledger: Ledger) -> None:
     start, won = threading.Barrier(8), []
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import pathlib
@@ -97,6 +98,19 @@ def test_it_is_installed_enabled_and_started(node: Systemd) -> None:
     assert json.loads(settings.read_text())["token"] == "t0ken-of-all"
     assert (node.root / files.PROGRAM).read_bytes() == b"zip 1"
     assert "ExecStart=/usr/bin/python3 -I -B /usr/local/lib/sparkstack/autostart.pyz /etc/sparkstack/autostart/%i.json" in files.unit_text()
+
+
+def test_a_full_disk_leaves_no_half_file_with_the_token(node: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = node.root / files.settings("qwen")
+    files.write(str(path), "{}", 0o600)
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write(str(path), '{"token": "t0ken-of-all"}', 0o600)
+    assert [entry.name for entry in path.parent.iterdir()] == ["qwen.json"] and path.read_text() == "{}"
 
 
 def test_a_second_time_nothing_is_done(node: Systemd) -> None:
