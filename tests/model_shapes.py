@@ -255,6 +255,11 @@ def _qwen3_5(c: Config) -> Tensors:
     return make.made
 
 
+def _without(name: str, *keys: str) -> tuple[Config, t.Callable[[Config], Tensors]]:
+    config, made = MODELS[name]
+    return {key: value for key, value in config.items() if key not in keys}, made
+
+
 def _alternating(layers: int, first: str, every: int, other: str) -> list[str]:
     return [other if (at + 1) % every == 0 else first for at in range(layers)]
 
@@ -289,6 +294,15 @@ MODELS: dict[str, tuple[Config, t.Callable[[Config], Tensors]]] = {
             "hidden_size": 4096, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936,
             "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1536, "intermediate_size": 12288,
             "max_position_embeddings": 40960, "tie_word_embeddings": False, "quantization_config": FP8,
+        },
+        _qwen3_moe,
+    ),
+    "Qwen3-30B-A3B": (
+        {
+            "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "torch_dtype": "bfloat16", "num_hidden_layers": 48,
+            "hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936,
+            "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "intermediate_size": 6144,
+            "max_position_embeddings": 40960, "tie_word_embeddings": False,
         },
         _qwen3_moe,
     ),
@@ -361,6 +375,7 @@ MODELS: dict[str, tuple[Config, t.Callable[[Config], Tensors]]] = {
         _qwen3_next,
     ),
 }  # fmt: skip
+MODELS["Qwen3-235B-A22B"] = _without("Qwen3-235B-A22B-FP8", "quantization_config")
 
 
 @functools.cache
