@@ -1,0 +1,72 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the playbooks say where there is nothing to work on: one sentence and an end that is no success."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+WHOLE = "[head]\nspark1\n[workers]\nspark2\n[sparks:children]\nhead\nworkers\n[others]\nnas\n"
+"""No run below may reach one of these: each ends before its first word to a node."""
+
+
+def play(folder: pathlib.Path, inventory: str, *words: str) -> tuple[int, str]:
+    """How a run of a playbook ended, and the sentence that it failed with."""
+    here = folder / "ansible_collections" / "sparkstack"
+    here.mkdir(parents=True, exist_ok=True)
+    if not (here / "inference").exists():
+        (here / "inference").symlink_to(ROOT)
+    (folder / "hosts.ini").write_text(inventory)
+    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(folder), "ANSIBLE_LOCALHOST_WARNING": "false", "ANSIBLE_HOME": str(folder)}
+    line = [sys.executable, "-m", "ansible", "playbook", *(["-i", "hosts.ini"] if inventory else []), *words]
+    done = subprocess.run(line, cwd=folder, env=environment, text=True, capture_output=True, check=False)
+    said = re.search(r'^fatal: \[\w+\]: FAILED! => \{.*"msg": "(.*?)"\}$', done.stdout, re.MULTILINE)
+    return done.returncode, said.group(1) if said else done.stdout + done.stderr
+
+
+PLAYBOOKS = sorted(path.stem for path in (ROOT / "playbooks").glob("[a-z]*.yml"))
+
+
+@pytest.mark.parametrize("playbook", PLAYBOOKS)
+def test_a_pattern_that_names_no_host_is_no_success(tmp_path: pathlib.Path, playbook: str) -> None:
+    told = "No host of the inventory is one of target=TYPO: name hosts or groups of it, such as head, others, sparks, workers."
+    assert play(tmp_path, WHOLE, f"sparkstack.inference.{playbook}", "-e", "target=TYPO") == (2, told)
+
+
+@pytest.mark.parametrize(
+    "inventory, words, told",
+    [
+        ("spark1\nspark2\n", (), "The inventory has no host in its group 'sparks': put the nodes there, or name others with -e target=PATTERN."),
+        ("[sparks]\n[head]\nspark1\n", (), "The inventory has no host in its group 'sparks': put the nodes there, or name others with -e target=PATTERN."),
+        (WHOLE, ("--limit", "nas"), "--limit leaves out every host of sparks: run this without it, or with some of them in it."),
+        (WHOLE, ("--limit", "spark1", "-e", "target=workers"), "--limit leaves out every host of workers: run this without it, or with some of them in it."),
+        ("", (), "There is no node to work on: name an inventory with -i."),
+    ],
+)
+def test_an_inventory_without_a_node_is_no_success(tmp_path: pathlib.Path, inventory: str, words: tuple[str, ...], told: str) -> None:
+    assert play(tmp_path, inventory, "sparkstack.inference.stop", "-e", "deployment=qwen", *words) == (2, told)
+
+
+@pytest.mark.parametrize(
+    "inventory, told",
+    [
+        ("[sparks]\nspark1\n[head]\nspark1\n", "The inventory's group 'workers' has no host: put every node but the head there."),
+        ("[sparks]\nspark1\nspark2\n", "The inventory's group 'head' has 0 hosts: put exactly one there, it becomes rank 0."),
+    ],
+)
+def test_a_deployment_of_fewer_than_two_nodes_is_refused_before_any_is_reached(tmp_path: pathlib.Path, inventory: str, told: str) -> None:
+    assert play(tmp_path, inventory, "sparkstack.inference.deploy_qwen") == (2, told)
+
+
+def test_logs_need_no_node(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "head.log").write_text("no engine\n")
+    code, told = play(tmp_path, WHOLE, "sparkstack.inference.diagnose", "-e", "target=TYPO", "-e", "logs=head.log")
+    assert code == 0 and "head" in told and "FAILED!" not in told
