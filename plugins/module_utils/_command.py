@@ -18,6 +18,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils import _logli
 
 LONGEST = 400
 """Characters that are shown of a command line."""
+# Characters that are read: a class path can have megabytes.
+_MOST = 40 * LONGEST
 # What runs the text after -c, and what runs the text after -e.
 _INTERPRETERS = {"c": re.compile(r"(?:python|bash|dash|zsh|ksh|sh)[0-9.]*"), "e": re.compile(r"(?:perl|ruby|node)[0-9.]*")}
 # 'from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=46, pipe_handle=48)': every worker of an engine has that.
@@ -42,10 +44,10 @@ def shown(cmdline: str) -> t.Optional[str]:
 
     :param cmdline: the content of /proc/PID/cmdline: arguments with a NUL after each, or a title with NULs or blanks after it.
     """
-    words = cmdline.rstrip("\0 ").split("\0")
+    words = cmdline[:_MOST].rstrip("\0 ").split("\0")
     if len(words) == 1:
-        # A title: 'nginx: worker process', 'sglang::scheduler_TP0', or all arguments in one.
-        words = _secrets.split(words[0])
+        # A title: 'nginx: worker process', 'sglang::scheduler_TP0', or all arguments in one. Not split as a shell would: it is none's.
+        words = _masked(words[0]).split()
     if not any(words):
         return None
     scrubber = _secrets.Scrubber(_secrets.of_command(words))

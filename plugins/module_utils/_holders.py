@@ -22,7 +22,7 @@ _LEAST = 64 << 20
 # 'gdm.service' of '/system.slice/gdm.service', 'getty@tty1.service' of '/system.slice/system-getty.slice/getty@tty1.service'.
 _SERVICE = re.compile(r"/system\.slice/(?:[^/]+\.slice/)*([\w.@:-]+\.service)(?:/|$)")
 # Without these a node can't be reached, or all its containers end; and systemd starts the others anew.
-_NEEDED = re.compile(r"(?:ssh|sshd|docker|containerd|dbus|dbus-broker|NetworkManager|polkit|cron|kubelet|snapd|systemd-\w+|user@\d+|nvidia-\w+)\.service")
+_NEEDED = re.compile(r"(?:ssh|sshd|dockerd?|containerd|dbus|dbus-broker|NetworkManager|polkit|cron|kubelet|snapd|systemd-\w+|user@\d+|nvidia-\w+)\.service")
 _STAT = re.compile(r"^(total_rss|total_shmem|anon|shmem) (\d+)$", re.MULTILINE)
 # What version 1 says for "none": the largest multiple of a page below 2 to the 63rd.
 _NO_LIMIT = 1 << 62
@@ -126,10 +126,12 @@ def stop_with(entry: t.Mapping[str, t.Any], cgroup: str = "", draws: bool = Fals
     if draws:
         return "systemctl isolate multi-user.target"
     service = _SERVICE.search(cgroup)
+    if _NEEDED.fullmatch(service.group(1) if service else f"{entry['name']}.service"):
+        return None
     if service:
-        return None if _NEEDED.fullmatch(service.group(1)) else f"systemctl stop {service.group(1)}"
-    # What is in no service and no session is the kernel's or the first process.
-    return f"kill {entry['pid']}" if ".scope" in cgroup and "init.scope" not in cgroup else None
+        return f"systemctl stop {service.group(1)}"
+    # Without a group it has ended, or is in a place that this node does not see; 'init.scope' is the first process.
+    return None if not cgroup or entry["pid"] == 1 or "init.scope" in cgroup else f"kill {entry['pid']}"
 
 
 def containers(of: t.Mapping[int, str], known: t.Container[str] = ()) -> t.Dict[str, t.List[int]]:

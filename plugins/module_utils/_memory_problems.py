@@ -151,7 +151,7 @@ def of_node(picture: t.Mapping[str, t.Any], shared: bool, kernel: t.Mapping[str,
         message = f"{gib(picture['huge_page_bytes'])} are set aside for huge pages, which neither CUDA nor the page cache gets."
         remedy = "Give them back with 'sysctl vm.nr_hugepages=0', and take that setting out of /etc/sysctl.d, unless a program needs them."
         found.append(_problem("huge_pages", message, remedy))
-    if shared and cache >= _CACHE * total and picture["available_bytes"] - free >= _CACHE * total:
+    if shared and cache > _CACHE * total and picture["available_bytes"] - free > _CACHE * total:
         message = f"CUDA calls {gib(free)} free where {gib(picture['available_bytes'])} can be had: {gib(cache)} of page cache count as used for it."
         found.append(_problem("page_cache", message, "Before a launch, give it back: 'sync', then 'sysctl vm.drop_caches=3'."))
     if shared and large and free >= _FREE and large[0] < _IN_LARGE * free:

@@ -102,3 +102,43 @@ def test_a_container_in_a_container_is_its_hosts_unless_docker_knows_it(tmp_path
     of = _processes.groups(str(tmp_path))
     assert _holders.containers(of) == {ID: [50]}
     assert _holders.containers(of, {OTHER: ("x", "y")}) == {OTHER: [50]}
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "pid", "cgroup", "draws", "expected"),
+    [
+        ("old-model", "vllm/vllm-openai:v0.11.0", None, "", False, "docker stop old-model"),
+        # Of Kubernetes, say: it would start it anew.
+        ("4f1c2d0e5b8a", None, None, "", False, None),
+        ("ollama", None, 900, "0::/system.slice/ollama.service\n", False, "systemctl stop ollama.service"),
+        ("python3", None, 900, "9:memory:/system.slice/system-vllm.slice/vllm@a.service/sub\n0::/system.slice\n", False, "systemctl stop vllm@a.service"),
+        ("python3 serve.py", None, 900, "0::/user.slice/user-1000.slice/session-3.scope\n", False, "kill 900"),
+        ("llama-server", None, 900, "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-u1.scope\n", False, "kill 900"),
+        ("Xorg", None, 901, "0::/user.slice/user-1000.slice/session-2.scope\n", True, "systemctl isolate multi-user.target"),
+        ("dockerd", None, 902, "0::/system.slice/docker.service\n", False, None),
+        ("sshd", None, 903, "0::/system.slice/ssh.service\n", False, None),
+        ("systemd-journal", None, 904, "0::/system.slice/systemd-journald.service\n", False, None),
+        ("systemd", None, 1, "0::/init.scope\n", False, None),
+        # A node without systemd.
+        ("python3 serve.py", None, 905, "0::/\n", False, "kill 905"),
+        ("dockerd", None, 906, "0::/\n", False, None),
+        ("init", None, 1, "0::/\n", False, None),
+        ("gone", None, 907, "", False, None),
+    ],
+)
+def test_how_to_end_it(name: str, image: str | None, pid: int | None, cgroup: str, draws: bool, expected: str | None) -> None:
+    entry = {"kind": "process" if pid else "container", "name": name, "image": image, "pid": pid}
+    assert _holders.stop_with(entry, cgroup, draws) == expected
+
+
+def test_whose_memory_is_swapped_out(tmp_path: pathlib.Path) -> None:
+    of = {703: (f"/system.slice/docker-{OTHER}.scope", 3 << 20), 704: (f"/docker/{OTHER}", 1 << 20), 900: ("/", 2 << 20), 901: ("/", 9000)}
+    for pid, (cgroup, swapped) in of.items():
+        process(tmp_path, pid, f"0::{cgroup}\n")
+        with (tmp_path / "proc" / str(pid) / "status").open("a") as status:
+            status.write(f"VmSwap:\t{swapped} kB\n")
+    named = {OTHER: ("old-model", "vllm/vllm-openai:v0.11.0")}
+    assert _holders.swapped(_processes.groups(str(tmp_path)), named, str(tmp_path)) == [
+        {"kind": "container", "name": "old-model", "image": "vllm/vllm-openai:v0.11.0", "pid": None, "bytes": 4 * GIB},
+        {"kind": "process", "name": "python3", "image": None, "pid": 900, "bytes": 2 * GIB},
+    ]
