@@ -189,11 +189,11 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record], pool: t.Seque
 def _alike(ranks: t.Sequence[Record], best: Suspect, alike: t.Sequence[Suspect]) -> t.Dict[str, t.Any]:
     """All ranks have met the same."""
     candidate = best.candidate
-    guarded = all(s.candidate.get("what") for s in alike)
-    what = candidate["what"] if guarded else CAUSES[candidate["cause"]].what
-    told = ": " + "; ".join("{} on {}".format(s.candidate["message"], s.record["node"]) for s in alike) if guarded else message(candidate)
+    stopped = all(s.candidate.get("what") for s in alike)
+    what = candidate["what"] if stopped else CAUSES[candidate["cause"]].what
+    told = ": " + "; ".join("{} on {}".format(s.candidate["message"], s.record["node"]) for s in alike) if stopped else message(candidate)
     # Each node's memory has a curve of its own.
-    lines = [line for s in alike for line in s.candidate["lines"]] if guarded else candidate["lines"]
+    lines = [line for s in alike for line in s.candidate["lines"]] if stopped else candidate["lines"]
     return _verdict("failed", candidate["cause"], None, lines, f"All ranks failed alike: each {what}{told}.", ranks, candidate["remedy"])
 
 

@@ -118,10 +118,10 @@ class Guard:
             self._tell(record)
 
     def _tell(self, record: t.Mapping[str, t.Any]) -> None:
-        # A full /run must not keep it from what matters.
-        with contextlib.suppress(OSError):
+        # A full /run, or whatever else goes wrong with the word, must not keep it from the deed.
+        with contextlib.suppress(Exception):
             path = os.path.join(self.root, _guard_files.told(self.settings["deployment"]))
-            _autostart_files.write(path, json.dumps(record), 0o644, sync=False)
+            _autostart_files.write(path, json.dumps(record), 0o644)
 
     def _ask_docker(self) -> None:
         api = DockerAPI(self.settings["docker_socket"], _ANSWER)

@@ -53,7 +53,7 @@ def message(found: t.Mapping[str, t.Any]) -> str:
     left = "{0} of {1} were left".format(size(found["available"]), size(found["total"]))
     if found["rate"] >= 1 << 20:
         left += ", falling by {0}/s".format(size(found["rate"]))
-    return left + (" towards the floor of {0}".format(size(found["floor"])) if found["why"] == "fall" else "")
+    return left + (" towards the floor of {0}".format(size(found["floor"])) if found["available"] >= found["floor"] else "")
 
 
 def remedy(found: t.Mapping[str, t.Any]) -> str:

@@ -212,7 +212,7 @@ scene:
           description: The bytes of swap that were in use when the guard was started.
           type: int
         curve:
-          description: What was available when, as pairs of seconds since the epoch and bytes; the last two seconds as they were read, the time before in points.
+          description: What was available when, as pairs of seconds since the epoch and bytes; the last two seconds as read, what was before in points.
           type: list
           elements: list
         gone_s:

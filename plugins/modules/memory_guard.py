@@ -214,7 +214,7 @@ class Unit:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(_guard_files.told(self.deployment)))
         for _key, below, content, _known, mode in changed:
-            _autostart_files.write(self._path(below), content, mode, sync=False)
+            _autostart_files.write(self._path(below), content, mode)
         if "unit" in [entry[0] for entry in changed]:
             self._systemctl("daemon-reload")
         self._systemctl("restart", self.name)
