@@ -160,7 +160,7 @@ def plan_memory(
         "tokens_that_fit": None,
         "knob": None,
         "weights_bytes": [footprint.rank_weights(at) for at in range(len(rows))],
-        "draft_bytes": footprint.weights.draft if footprint.wish.speculative else 0,
+        "draft_bytes": footprint.weights.draft if footprint.wish.speculative and not footprint.wish.draft_model else 0,
         "cache_token_bytes": [round(footprint.cache(at).token + footprint.cache(at).window_token) for at in range(len(rows))],
         "problems": [],
         "notes": [],

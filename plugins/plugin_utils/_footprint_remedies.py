@@ -45,32 +45,44 @@ def judge(
             f"{row['node']} lacks {size(-row['spare_bytes'])}: its part of the model needs {size(row['total_bytes'])} ({of} among it) of the "
             f"{size(row['available_bytes'])} that are available: {_either(remedies(footprint, at, -row['spare_bytes']))}."
         )
-    if short or not footprint.given:
-        return
+    if footprint.given and not short:
+        _judge_given(footprint, measured, rooms, pools, left, result)
+    fits, wanted = result["context_length_that_fits"], footprint.wanted
+    if not result["problems"] and fits is not None and fits < wanted:
+        result["notes"].append(f"requests of at most {fits} tokens fit, where {wanted} are allowed")
+
+
+def _judge_given(
+    footprint: Footprint,
+    measured: t.Sequence[int],
+    rooms: t.Sequence[Room],
+    pools: t.Sequence[int],
+    left: t.Sequence[int],
+    result: dict[str, t.Any],
+) -> None:
+    """What the recipe's own setting leads to, where the model itself fits."""
     knob = result["knob"]
     option, value, recommended = knob["option"], knob["value"], knob["recommended"]
     advice = f"set {footprint.memory.knobs[-1]} to {recommended:g}" if recommended > 0 else "free memory first"
     told = f"{option} {value:g}" if value <= 1 else f"{option} {size(value)}"
     for at, room, pool, rest in zip(measured, rooms, pools, left, strict=True):
-        name = footprint.nodes[at].name
+        name, system = footprint.nodes[at].name, footprint.system(at)
+        needed = room.graphs + room.activations
         if value <= 1 and footprint.memory.whole_context and room.total * value > room.free:
             result["problems"].append(
-                f"{told} asks for {size(room.total * value)} of {name}, where {size(max(room.free, 0))} are free, and does not start: {advice}."
+                f"{told} asks for {size(room.total * value)} of {name}, where {size(max(room.free, 0))} are free, and the engine does not start: {advice}."
             )
         elif pool <= 0 or footprint.capacity(at, pool).context < footprint.least:
             result["problems"].append(
                 f"{told} leaves {size(max(pool, 0))} for the cache of {name}, too little for one request of {footprint.least} tokens: {advice}."
             )
-        elif rest < room.graphs + room.activations:
+        elif rest < needed:
             result["problems"].append(
                 f"{told} leaves {size(max(rest, 0))} of {name} beside weights and cache, but graphs and activations are estimated to take "
-                f"{size(room.graphs + room.activations)}: {advice} or less."
+                f"{size(needed)}: {advice} or less."
             )
-        elif rest < room.graphs + room.activations + footprint.system(at):
-            result["notes"].append(f"{told} leaves little of {name} to the system: {advice} to leave it {size(footprint.system(at))}")
-    fits, wanted = result["context_length_that_fits"], footprint.wanted
-    if not result["problems"] and fits is not None and fits < wanted:
-        result["notes"].append(f"requests of at most {fits} tokens fit, where {wanted} are allowed")
+        elif rest < needed + system:
+            result["notes"].append(f"{told} leaves little of {name} to the system: {advice} to leave it {size(system)}")
 
 
 def remedies(footprint: Footprint, at: int, lack: int) -> list[str]:

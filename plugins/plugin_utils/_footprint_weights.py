@@ -218,7 +218,7 @@ def weights(
         result.stages[-1]["head"] = result.stages[0].get("embeddings", 0)
     if unknown:
         result.assumed.append(f"{unknown / 1024**2:.0f} MiB of tensors that are not known by name are split evenly")
-    if wish.speculative and result.draft:
+    if wish.speculative and result.draft and not wish.draft_model:
         result.stages[-1]["draft layers"] = result.draft
     if wish.draft_model:
         result.assumed.append("the draft model takes nothing: its size is not known")
