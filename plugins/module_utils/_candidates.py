@@ -74,6 +74,9 @@ class Candidates:
             address=_logline.address(line.process),
             lines=lines if lines is not None else [],
         )
+        if not candidate["address"]:
+            # The raylet of any node tells of a worker that died: ".. Worker IP address: 172.20.96.130 Worker port: ..".
+            candidate["address"] = candidate["values"].get("address")
         if lines is None:
             keep(candidate["lines"], _logline.mask(line.text))
         if len(self.listed) >= _KEPT:

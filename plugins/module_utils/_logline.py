@@ -27,9 +27,15 @@ _CRI_JOINT = re.compile(r"\n\S+ std(?:out|err) [FP] ")
 _JSON_JOINT = re.compile(r'",\s*"stream"[^\n]*\n\{"log":"')
 _DOCKER_JOINT = re.compile(r"(?<=.)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z ")
 _PART = 16384
-_COLLECTOR = re.compile(r"[A-Za-z0-9][\w.-]* +\| ?|\[pod/[^\]]+\] |[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w./-]+\[\d+\]: ")
-# "(Worker_TP0 pid=25763) ", "(RayWorkerProc pid=17722, ip=192.168.200.12) ", "(pid=17654) ".
-_PROCESS = re.compile(r"(?:\((?:[\w ./:-]+ )?(?:rank=\d+ )?pid=\d+[^()]*\) ?)+")
+# journald's "Nov 30 11:00:00 spark1 docker[812]: ", with -o short-iso "2026-11-30T11:00:00+0000 spark1 ..", with -o short-monotonic
+# "[12345.678901] spark1 .."; `docker service logs` ("vllm.1.x7@spark2    | "), `srun --label` ("1: ") and `mpirun --tag-output`.
+_COLLECTOR = re.compile(
+    r"[A-Za-z0-9][\w.@-]* +\| ?|\[pod/[^\]]+\] |(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)? |\[ *\d+\.\d+\] )?[\w.-]+ [\w./-]+\[\d+\]: "
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\d{1,3}: |\[\d+,\d+\]<std(?:out|err)>: ?"
+)
+# "(Worker_TP0 pid=25763) ", "(RayWorkerProc pid=17722, ip=192.168.200.12) ", "(pid=17654) ", "(raylet, ip=192.168.200.12) "; and torch's
+# before each line of an exception that nobody caught: "[rank1]: Traceback (most recent call last):".
+_PROCESS = re.compile(r"(?:\((?:(?:[\w ./:-]+ )?(?:rank=\d+ )?pid=\d+[^()]*|raylet(?:, ip=[^()]*)?)\) ?|\[rank\d+\]:(?: |$))+")
 _ADDRESS = re.compile(r"\bip=([\da-fA-F.:]+)")
 _LOGGER = re.compile("|".join(f"(?:{prefix})" for prefix in [e.log.prefix for e in ENGINES.values()] + list(PREFIXES)))
 _TIME = re.compile(
@@ -37,7 +43,7 @@ _TIME = re.compile(
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<mon2>\d\d)-(?P<day2>\d\d) (?P<time2>\d\d:\d\d:\d\d)(?:\.(?P<frac2>\d+))?"
     r"|\[[IWEF](?P<mon3>\d\d)(?P<day3>\d\d) (?P<time3>\d\d:\d\d:\d\d)\.(?P<frac3>\d+)"
 )
-_MESSAGE_KEYS = ("message", "msg", "log", "event", "text")
+_MESSAGE_KEYS = ("message", "msg", "log", "event", "text", "MESSAGE", "line", "textPayload", "body")
 _TRACE_KEYS = ("exc_info", "exc_text", "exception", "traceback", "stack_info", "stack")
 _TIME_KEYS = ("timestamp", "time", "asctime", "ts", "@timestamp")
 

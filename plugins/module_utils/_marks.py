@@ -130,7 +130,7 @@ def tells_engine(name: str, marker: Marker) -> bool:
     """No other engine prints such a line; what a common server library prints, such as uvicorn, tells nothing."""
     return not any(
         other != name and (marker.text in m.text or m.text in marker.text) for other, engine in ENGINES.items() for m in engine.log.markers
-    ) and not any(text in marker.text for text in ("Application startup", "Started server process", "Uvicorn running"))
+    ) and not any(text in marker.text for text in ("Application startup", "Started server process", "Uvicorn running", "Local node IP"))
 
 
 def values(pattern: str, text: str) -> t.Dict[str, t.Any]:

@@ -26,6 +26,11 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._nccl import 
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
 _NATIVE = ("Exception raised from", "frame #", "<omitting python frames>", "C++ CapturedTraceback")
 _FRAME = b"frame #"
+# The outermost frame of a traceback: nobody has caught what was raised, and the process ends with it.
+_OUTERMOST = ", in <module>"
+# What Ray tells of where it happened: "ray::RayWorkerWrapper.execute_method() (pid=277, ip=10.0.0.2, actor_id=..", of an actor that died
+# "\tip: 10.0.0.2", of one that its memory monitor killed "Memory on the node (IP: 10.0.0.2, ID: ..".
+_PLACE = re.compile(r"\bray::.* \(pid=\d+, ip=([\d.a-fA-F:]+)|^\s+ip: ([\d.a-fA-F:]+)$|\(IP: ([\d.a-fA-F:]+), ID: ")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)(?:\(\w+\))?(?::|$)")
 _CLOCK = re.compile(rb"\d\d:\d\d:\d\d")
 
@@ -302,6 +307,7 @@ class Timeline:
             "foreign": 0,
             "length": 0,
             "direct": True,
+            "top": True,
         }
 
     def _in_block(self, line: Line) -> bool:
@@ -342,6 +348,15 @@ class Timeline:
             block["stage"], block["length"] = "message", 0
             self._final(block, line)
         known = self._found.numbered(block["candidate"])
+        if body.startswith(TRACEBACK):
+            block["top"] = True
+        elif block["top"] and body.startswith('  File "'):
+            block["top"] = False
+            block["fatal"] = block["fatal"] or body.endswith(_OUTERMOST)
+        if known is not None:
+            known["fatal"] = known["fatal"] or block["fatal"]
+            place = _PLACE.search(body) if block["stage"] == "message" and not known["address"] else None
+            known["address"] = next(filter(None, place.groups())) if place else known["address"]
         keep(known["lines"] if known else block["lines"], _logline.mask(line.text))
         return True
 

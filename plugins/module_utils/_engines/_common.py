@@ -41,6 +41,14 @@ _DEVICES = "Give every node the same parallel sizes, and no more ranks to a node
 _GATED = "Copy the model to a folder of {node}, or give its token for the hub: this one is not open to everybody."
 _DISK = "Free space on {node}: of its disk, of the engine's cache folder or of /dev/shm, whichever the evidence names."
 _SHARD = "Copy the model to {node} again and compare sizes and checksums with the other nodes: a file is cut or damaged."
+_AUTH = "Give {node} a token for the hub that may read this model, or copy the model to a folder of {node}."
+_TRUST = "Read the model's own code, and if you trust it, say so on every node: trust-remote-code."
+_FILES = "Raise the number of files that {node}'s container may hold open (ulimits: nofile)."
+_SHM = "Give {node}'s container more shared memory (ipc: host, or a larger shm_size); if its disk is a network's, look whether files change under it."
+_SMALL_GPU = "Take an image whose kernels fit the GPU of {node}, or another attention, MoE or quantization backend: this one was tuned for a larger GPU."
+_RAY = "Start Ray on {node} with the head's fabric address before the engine, and look whether the head's Ray answers on that address and port."
+_SAME = "Take the same image on every node: the versions of Python and of Ray must be the same."
+_ALONE = "Give every node an address of its own: set VLLM_HOST_IP on each to its fabric address."
 _KV = (
     "Free memory on {node} or leave the engine more of it for the KV cache (its memory fraction), lower the context "
     "length, or spread the model over more nodes."
@@ -62,13 +70,20 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("noise", "received SIGTERM", "stop", line="SIGTERM"),
     # Memory.
     S("ray_oom_kill", "ray.exceptions.OutOfMemoryError"),
-    S("ray_oom_kill", "killed due to the node running low on memory", line="killed due to"),
-    S("ray_oom_kill", "killed due to memory pressure (OOM)", line="killed due to"),
+    S("ray_oom_kill", "killed due to the node running low on memory", line="killed due to", pattern=r"killed|IP: (?P<address>[\d.a-fA-F:]+)"),
+    S("ray_oom_kill", "killed due to memory pressure (OOM)", line="killed due to", pattern=r"killed|IP: (?P<address>[\d.a-fA-F:]+)"),
     S("oom", "OutOfMemoryError: CUDA out of memory", pattern=r"CUDA|of which (?P<free>[\d.]+ \wiB) is free"),
     S("oom", "CUDA error: out of memory"),
     S("oom", "cudaErrorMemoryAllocation"),
     S("oom", "CUDA out of memory"),
     S("oom", "[CUDA]: out of memory"),
+    S("oom", "CUDA driver error: out of memory"),
+    S("oom", "CUDA_ERROR_OUT_OF_MEMORY"),
+    S("oom", "CUDNN_STATUS_ALLOC_FAILED"),
+    # cudaGetDeviceCount(): "Error 2: out of memory".
+    S("oom", "Error 2: out of memory"),
+    # On unified memory the driver refuses an allocation, and torch then asks NVML, which knows no memory there.
+    S("oom", "NVML_SUCCESS == r INTERNAL ASSERT FAILED"),
     S("oom", "CUBLAS_STATUS_ALLOC_FAILED"),
     S("oom", "Cuda failure", line="NCCL WARN", pattern=r"out of memory"),
     S("oom", "std::bad_alloc", line=True),
@@ -79,7 +94,8 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("oom", "NVML_ERROR_INSUFFICIENT_RESOURCES"),
     S("oom", "DefaultCPUAllocator: can't allocate memory"),
     S("oom", "MemoryError"),
-    S("oom", "[Errno 12] Cannot allocate memory"),
+    # "[Errno 12] Cannot allocate memory", "unable to mmap 4976698672 bytes from file <..>: Cannot allocate memory (12)".
+    S("oom", "Cannot allocate memory"),
     # The command line and the image.
     S("bad_flag", "error: unrecognized arguments:", line=True, remedy=_FLAG),
     S("bad_flag", "error: argument ", line=True, pattern=r"error: argument .*: ", remedy=_FLAG),
@@ -88,12 +104,33 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("bad_flag", "CUDA error: invalid device ordinal", remedy=_DEVICES),
     S("bad_flag", "does not match the quantization method"),
     S("bad_flag", "divisible by", pattern=r"(?:must be|is not|not) (?:evenly )?divisible by"),
+    S("bad_flag", "This can be caused by too large tensor parallel size"),
+    S("bad_flag", "nknown quantization method"),
+    S("bad_flag", "Invalid quantization method"),
+    S("bad_flag", "parser", pattern=r"invalid (?:tool call|reasoning) parser|parser '[^']*' not found|nsupported (?:tool|reasoning)[ _-](?:call )?parser"),
+    S("bad_flag", "looks like a file path, but it failed to be opened"),
+    S("bad_flag", "is not a built-in template name or a valid chat template file path"),
+    S("bad_flag", "Duplicate GPU detected", line="NCCL WARN", remedy=_DEVICES),
+    S("bad_flag", "node should have a unique IP address", remedy=_ALONE),
     S("wrong_image_arch", "exec format error", line="xec format error"),
     # docker-init: "[FATAL tini (6)] exec python3 failed: Exec format error".
     S("wrong_image_arch", "Exec format error", line="xec format error"),
     S("wrong_image_arch", "does not match the detected host platform", "soft", line=True),
     S("bad_image", "executable file not found in $PATH", line=True),
+    # Python's own word on "python3 -m sglang.launch_server", without a traceback.
+    S("bad_image", "No module named", line=": No module named", pattern=r"(?:^|[/ ])python[\d.]*: No module named"),
     S("bad_image", "No module named", pattern=r"ModuleNotFoundError"),
+    S("bad_image", "PackageNotFoundError"),
+    # bash: "line 1: vllm: command not found", sh: "1: vllm: not found".
+    S("bad_image", "not found", line=": not found", pattern=r"(?:^|[/ ])(?:ba|da)?sh: (?:line )?\d+: \S+: not found"),
+    S("bad_image", "command not found", line=True, pattern=r": \S+: command not found"),
+    S("driver", "libcuda.so.1: cannot open shared object file"),
+    S("bad_image", "cannot open shared object file"),
+    S("bad_image", "undefined symbol:", pattern=r"ImportError|OSError"),
+    S("bad_image", "cannot import name", pattern=r"ImportError"),
+    S("bad_image", "_OpNamespace", pattern=r"has no attribute"),
+    S("bad_image", "Torch not compiled with CUDA enabled"),
+    S("bad_image", "Version mismatch: The cluster was started with", remedy=_SAME),
     S("bad_image", "error while loading shared libraries", line="error while"),
     S("bad_image", "CUDA_HOME environment variable is not set"),
     S("bad_image", "Ninja is required to load C++ extensions"),
@@ -104,6 +141,16 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("unsupported_gpu_arch", "Could not load any common_ops library"),
     S("unsupported_gpu_arch", "Unsupported gpu arch"),
     S("unsupported_gpu_arch", "PTXAS error"),
+    S("unsupported_gpu_arch", "device kernel image is invalid"),
+    S("unsupported_gpu_arch", "for a compute capability less than CUDA device capability"),
+    S("unsupported_gpu_arch", "No supported CUDA architectures found for major versions"),
+    S("unsupported_gpu_arch", "not available for device capability"),
+    S("unsupported_gpu_arch", "Failed to initialize cutlass TMA WS grouped gemm"),
+    S("unsupported_gpu_arch", "Unsupported architecture", pattern=r"Assertion error \("),
+    S("unsupported_gpu_arch", "invalid value for --gpu-architecture"),
+    S("unsupported_gpu_arch", "out of resource: shared memory", remedy=_SMALL_GPU),
+    # A GB10 has no GPU memory of its own to tell of.
+    S("unsupported_gpu_arch", "NVMLError_NotSupported"),
     S("unsupported_gpu_arch", "ptxas fatal", line=True),
     S("unsupported_gpu_arch", "nvcc fatal", line=True, pattern=r"Unsupported gpu arch"),
     S("unsupported_gpu_arch", "is not supported for the current GPU. Minimum capability"),
@@ -113,6 +160,14 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("driver", "nvidia-container-cli:", line=True),
     S("driver", "could not select device driver", line=True),
     S("driver", "CUDA unknown error"),
+    S("driver", "CUDA error: unknown error"),
+    S("driver", "The NVIDIA driver on your system is too old"),
+    S("driver", "CUDA driver initialization failed"),
+    S("driver", "CUDA error: initialization error"),
+    # It stands before the number: "Error 803: system has unsupported display driver / cuda driver combination".
+    S("driver", "Unexpected error from cudaGetDeviceCount()"),
+    S("driver", "the provided PTX was compiled with an unsupported toolchain"),
+    S("driver", "CUDA-capable device(s) is/are busy or unavailable"),
     S("driver", "No CUDA GPUs are available"),
     S("driver", "Found no NVIDIA driver on your system"),
     S("driver", "CUDA error: no CUDA-capable device is detected"),
@@ -127,17 +182,33 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("unsupported_arch", "are not supported for now. Supported architectures"),
     S("unsupported_arch", "Model architectures", pattern=r"failed to be inspected"),
     S("unsupported_arch", "Cannot find model module."),
+    S("unsupported_arch", "There is no module or parameter named"),
+    # The image's tokenizers library is older than the model's tokenizer.json.
+    S("unsupported_arch", "data did not match any variant of untagged enum"),
     S("unsupported_arch", "implementation is not compatible with"),
     S("unsupported_arch", "has no SGlang implementation"),
     S("unsupported_arch", "object has no attribute", pattern=r"AttributeError: '\w*Config' object has no attribute"),
-    S("missing_weights", "Error while deserializing header", remedy=_SHARD),
+    # "Error while deserializing header: incomplete metadata, file not fully covered", "device error: Input/output error".
+    S("missing_weights", "SafetensorError", remedy=_SHARD),
+    S("missing_weights", "UnpicklingError", remedy=_SHARD),
+    S("missing_weights", "Unable to load weights from pytorch checkpoint file", remedy=_SHARD),
+    S("missing_weights", "Consistency check failed: file should be of size", remedy=_SHARD),
+    S("missing_weights", "is not a valid JSON file", remedy=_SHARD),
+    S("missing_weights", "[Errno", remedy=_SHARD, pattern=r"\[Errno (?:5|116|117|121)\] .*(?:\.(?:safetensors|bin|pt|gguf|json)\b|[Mm]odel)"),
     S("missing_weights", "PytorchStreamReader failed", remedy=_SHARD),
     S("missing_weights", "shard file(s) missing from", remedy=_SHARD),
     S("missing_weights", "Weight files referenced in index but missing", remedy=_SHARD),
     S("missing_weights", "weights were not initialized from checkpoint", remedy=_SHARD),
     S("permission", "GatedRepoError", remedy=_GATED),
     S("permission", "You are trying to access a gated repo", remedy=_GATED),
+    S("bad_flag", "trust_remote_code=True", remedy=_TRUST),
+    S("bad_flag", "requires you to execute the configuration file in that repo", remedy=_TRUST),
+    S("bad_flag", "contains custom code which must be executed", remedy=_TRUST),
     S("missing_weights", "is not a local folder and is not a valid model identifier"),
+    S("missing_weights", "Error no file named"),
+    S("missing_weights", "Incorrect path_or_model_id"),
+    S("missing_weights", "offline mode is enabled"),
+    S("missing_weights", "'huggingface.co'", pattern=r"Max retries exceeded|Failed to resolve"),
     S("missing_weights", "Invalid repository ID or local directory specified"),
     S("missing_weights", "Could not detect config format for no config file found"),
     S("missing_weights", "Cannot find the config file for"),
@@ -152,12 +223,20 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("missing_weights", "Cannot find any", pattern=r"Cannot find any \w* ?model weights with"),
     S("missing_weights", "couldn't connect to 'https://huggingface.co'"),
     S("missing_weights", "FileNotFoundError", pattern=r"\.(?:safetensors|bin|pt|gguf|json|model)\b|[Mm]odel"),
-    S("permission", "PermissionError: [Errno 13]"),
+    S("permission", "401 Client Error", remedy=_AUTH),
+    S("permission", "403 Client Error", remedy=_AUTH),
+    S("permission", "PermissionError"),
+    S("permission", "Permission denied"),
+    S("permission", "Read-only file system"),
     S("permission", "permission denied", line=True, pattern=r"(?i)exec .*permission denied|OCI runtime"),
     # Ports and names.
     S("port_in_use", "The server socket has failed to listen on any local network address", pattern=r"server|port: (?P<port>\d+)"),
     S("port_in_use", "error while attempting to bind on address", line="error while"),
     S("port_in_use", "[Errno 98]"),
+    # zmq, grpc and others: "zmq.error.ZMQError: Address already in use (addr='tcp://10.0.0.1:5557')".
+    S("port_in_use", "ddress already in use", pattern=r"(?i)^(?!.*NCCL error)"),
+    # Ray: "Ray is trying to start at 10.0.0.1:6379, but is already running at 10.0.0.1:6379."
+    S("port_in_use", "but is already running at"),
     S("port_in_use", "EADDRINUSE"),
     S("port_in_use", "port is already allocated"),
     S("port_in_use", "Could not find open port after"),
@@ -168,18 +247,42 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("net_unreachable", "no socket interface found", line="NCCL WARN", remedy=_NCCL_INTERFACE),
     S("net_unreachable", "Name or service not known"),
     S("net_unreachable", "Temporary failure in name resolution"),
+    S("net_unreachable", "annot assign requested address"),
+    S("net_unreachable", "ZMQError: No such device"),
+    S("net_unreachable", "Address family not supported by protocol"),
     S("unknown", "No space left on device", remedy=_DISK),
+    S("unknown", "Too many open files", remedy=_FILES),
+    S("worker_died", "Fatal Python error: Bus error", "death", line="Fatal Python error:", remedy=_SHM),
     S("worker_died", "Fatal Python error:", "death", line=True),
+    # Ray's and others', by Abseil: "*** SIGBUS received at time=1692931519 on cpu 133 ***".
+    S("worker_died", "*** SIGBUS received", "death", line="*** SIG", remedy=_SHM),
+    S("worker_died", "received at time=", "death", line="*** SIG", pattern=r"\*\*\* SIG(?:SEGV|ABRT|ILL|FPE) received"),
     # NCCL.
-    S("ib_error", "ibv_modify_qp failed", line="NCCL WARN"),
-    S("ib_error", "ibv_reg_mr", line="NCCL WARN", pattern=r"(?:failed|Cannot allocate)"),
+    # "Call to ibv_modify_qp failed with 110 Connection timed out, on dev rocep1s0f1:1"; of ibv_set_ece NCCL makes nothing.
+    S("ib_error", "ibv_", line="NCCL WARN", pattern=r"ibv_(?!set_ece)\w+ .*(?:failed|Cannot allocate)|ibv_(?!set_ece)\w+ failed"),
     S("ib_error", "Got completion from peer", line="NCCL WARN", pattern=r"with (?:error|status)"),
     S("nccl_timeout", "Watchdog caught collective operation timeout", "peer", line="atchdog"),
     S("nccl_timeout", "Timeout at NCCL work", "peer"),
-    S("peer_exited", "NCCL error: remote process exited or there was a network error", "peer"),
+    S("net_unreachable", "No route to host", line="NCCL WARN", pattern=r"NCCL WARN"),
+    S("net_unreachable", "Network is unreachable", line="NCCL WARN", pattern=r"NCCL WARN"),
+    S("peer_exited", "remote process exited or there was a network error", "peer"),
+    # torch: "[0] is setting up NCCL communicator and retrieving ncclUniqueId from [1] via .., but store->get('0') got error: wait timeout".
+    S("rendezvous_timeout", "store->get(", "peer", pattern=r"got error: (?:wait timeout|Socket Timeout)"),
     S("nccl_timeout", "detected by watchdog", "peer", line="atchdog", pattern=r"Exception \(either an error or timeout\)"),
+    # torch: "NCCL error in: /pytorch/torch/csrc/..cpp:3690, unhandled system error, NCCL version 2.28.9".
+    S("nccl_error", "NCCL error in:"),
     S("nccl_error", "NCCL error:"),
     S("nccl_error", "NCCL WARN", "soft", line=True),
+    # Ray.
+    S("peer_exited", "its node has died", "peer"),
+    S("peer_exited", "has been marked dead because the detector", "peer", line=True, pattern=r"address: (?P<peer>[\d.a-fA-F:]+)"),
+    S("worker_died", "A worker died or was killed while executing", "death", line=True, pattern=r"Worker IP address: (?P<address>[\d.a-fA-F:]+)"),
+    S("worker_died", "The actor died", "death", pattern=r"Actor\w*Error"),
+    S("peer_exited", "ActorUnavailableError", "peer"),
+    S("rendezvous_timeout", "Could not find any running Ray instance", remedy=_RAY),
+    S("rendezvous_timeout", "No node info found matching attributes", remedy=_RAY),
+    S("rendezvous_timeout", "onnect to GCS at", "soft", line=True, remedy=_RAY),
+    S("rendezvous_timeout", "Failed to connect to GCS", "peer", remedy=_RAY),
     # The others.
     S("peer_exited", "Connection closed by peer", "peer", pattern=r"closed by peer(?: \[(?P<peer>[\d.a-fA-F:]+)\])?"),
     S("peer_exited", "Connection reset by peer", "peer", pattern=r"(?:\[(?P<peer>[\d.a-fA-F:]+)\]:\d+: )?Connection reset"),

@@ -149,7 +149,8 @@ class Log:
     claims: t.Mapping[str, str]
     """What a rank says of its place, to be compared between ranks: name to a regular expression with one group.
 
-    C(rank), C(ranks), C(tensor_parallel), C(rendezvous); and C(local), told where C(rank) counts processes, of which the node has several.
+    C(rank), C(ranks), C(tensor_parallel), C(rendezvous), C(address) (its node's own); and C(local), told where
+    C(rank) counts processes, of which the node has several.
     """
     last_sign: str
     """The last phase that the log of a rank other than 0 shows."""

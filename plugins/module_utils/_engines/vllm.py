@@ -116,6 +116,9 @@ LOG = Log(
         M("parse_args", "Resolved architecture:", r"architecture: (?P<architecture>\w+)"),
         M("parse_args", "Initializing a V1 LLM engine", r"\(v(?P<version>[^)]+)\)"),
         M("parse_args", "Using max model len", r"len (?P<context_tokens>\d+)"),
+        # Ray's word on the node itself, and on the head's: needed to tell whose the lines are that it brings to the head's log.
+        M("parse_args", "Local node IP:"),
+        M("parse_args", "existing Ray cluster at address:"),
         M("init_dist", "DP group leader: node_rank="),
         M("init_dist", "No current placement group found"),
         M("init_dist", "distributed_init_method=", r"backend=(?P<backend>\w+)"),
@@ -211,6 +214,7 @@ LOG = Log(
         "ranks": r"\bworld_size=(\d+) rank=",
         "local": r"\blocal_rank=([1-9]\d*) ",
         "rendezvous": r"\bdistributed_init_method=tcp://(\S+)",
+        "address": r"(?:Local node IP|existing Ray cluster at address): ([\d.]*\d)",
     },
     last_sign="kv_cache",
     elsewhere=("Ray runtime started.",),
