@@ -22,7 +22,8 @@ MODULES = {"gpu_memory": "sparkstack.inference.gpu_memory_facts", "fabric": "spa
 FABRIC_KEYS = {"rails", "address", "netdev", "environment", "environment_reasons", "problems"}
 MEMORY_KEYS = {
     "unified", "total_bytes", "free_bytes", "available_bytes", "page_cache_bytes", "swap_total_bytes",
-    "swap_free_bytes", "gpus", "processes", "gathered_at",
+    "swap_free_bytes", "gpus", "processes", "gathered_at", "problems",
+    "shared_memory_bytes", "huge_page_bytes", "huge_page_free_bytes", "cma_total_bytes", "cma_free_bytes",
 }  # fmt: skip
 IMAGE = "facts-test:1"
 

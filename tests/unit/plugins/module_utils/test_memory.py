@@ -156,7 +156,8 @@ def test_a_card_beside_a_gb10() -> None:
 
 
 def mig(index: int, gpu_instance: int | None, total: int | None, used: int | None, free: int | None) -> MigDevice:
-    return MigDevice(index, gpu_instance, 0, *(None if size is None else size * MIB for size in (total, used, free)))
+    total, used, free = (None if size is None else size * MIB for size in (total, used, free))
+    return MigDevice(index, gpu_instance, 0, total, used, free)
 
 
 @pytest.mark.parametrize(

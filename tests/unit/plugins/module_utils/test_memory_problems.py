@@ -51,7 +51,7 @@ def codes(gpus: t.Sequence[Gpu] = GB10, large: tuple[int, int] | None = None, ke
     ],
 )
 def test_memory(kilobytes: dict[str, int], gpus: t.Sequence[Gpu], expected: list[str]) -> None:
-    assert codes(gpus, **kilobytes) == expected
+    assert codes(gpus, None, None, **kilobytes) == expected
 
 
 @pytest.mark.parametrize(
