@@ -31,7 +31,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "address": {"type": "str", "required": True},
     "source_address": {"type": "str"},
     "port": {"type": "int", "default": 0},
-    "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
+    "docker_host": {"type": "str", "aliases": ["docker_socket"], "default": "unix:///var/run/docker.sock"},
     "members": {"type": "list", "elements": "str"},
     "join_timeout": {"type": "int", "default": 60},
     "connect_timeout": {"type": "int", "default": 30},

@@ -30,7 +30,7 @@ SETTINGS: dict[str, dict[str, t.Any]] = {
     "ready_timeout": {"type": "int", "default": 1800},
     "stop_timeout": {"type": "int", "default": 10},
     "stall_timeouts": {"type": "dict", "default": {}},
-    "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
+    "docker_socket": {"type": "path", "aliases": ["docker_host"], "default": "/var/run/docker.sock"},
 }
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     **SETTINGS,
@@ -51,7 +51,8 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         super().run(tmp, task_vars)
         _validated, given = self.validate_argument_spec(argument_spec=ARGUMENTS)
-        arguments = {key: value for key, value in given.items() if value is not None and key != "seen"}
+        # Not what only is an option's other name.
+        arguments = {key: given[key] for key in ARGUMENTS if given[key] is not None and key != "seen"}
         if given["state"] != "present":
             return t.cast("dict[str, t.Any]", self._execute_module(module_name=MODULE, module_args=arguments, task_vars=task_vars))
         if agreed(given["seen"], given["deployment"]):

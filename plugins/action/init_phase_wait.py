@@ -49,7 +49,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "rank": {"type": "int"},
     "members": {"type": "list", "elements": "str"},
     "join_timeout": {"type": "float", "default": 30},
-    "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
+    "docker_host": {"type": "str", "aliases": ["docker_socket"], "default": "unix:///var/run/docker.sock"},
 }
 KEYS = ("verdict", "phase", "cause", "culprit", "summary", "remedy", "evidence", "notes", "nodes")
 _PIECE = 1 << 22

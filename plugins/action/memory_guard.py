@@ -22,7 +22,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "container": {"type": "str"},
     "floor": {"type": "str", "default": "auto"},
     "until": {"type": "int", "default": 3600},
-    "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
+    "docker_socket": {"type": "path", "aliases": ["docker_host"], "default": "/var/run/docker.sock"},
     # Not for a user: filled in below.
     "program": {"type": "str"},
 }
@@ -37,7 +37,8 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         super().run(tmp, task_vars)
         _validated, given = self.validate_argument_spec(argument_spec=ARGUMENTS)
-        arguments = {key: value for key, value in given.items() if value is not None}
+        # Not what only is an option's other name.
+        arguments = {key: given[key] for key in ARGUMENTS if given[key] is not None}
         if given["state"] == "started":
             arguments["program"] = base64.b64encode(zlib.compress(build(PROGRAM), 9)).decode()
         found: dict[str, t.Any] = self._execute_module(module_name=MODULE, module_args=arguments, task_vars=task_vars)

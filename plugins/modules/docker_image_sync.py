@@ -67,7 +67,9 @@ options:
   docker_host:
     description:
       - The unix socket of each node's Docker daemon.
+      - Its path alone will do too.
     type: str
+    aliases: [docker_socket]
     default: unix:///var/run/docker.sock
   members:
     description:

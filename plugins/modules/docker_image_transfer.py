@@ -47,7 +47,9 @@ options:
   docker_host:
     description:
       - The unix socket of the Docker daemon.
+      - Its path alone will do too.
     type: str
+    aliases: [docker_socket]
     default: unix:///var/run/docker.sock
   address:
     description:
@@ -319,7 +321,7 @@ def main() -> None:
         argument_spec={
             "operation": {"type": "str", "required": True, "choices": ["inspect", "serve", "fetch", "tag"]},
             "image": {"type": "str", "required": True},
-            "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
+            "docker_host": {"type": "str", "aliases": ["docker_socket"], "default": "unix:///var/run/docker.sock"},
             "address": {"type": "str", "required": True},
             "source_address": {"type": "str"},
             "port": {"type": "int"},

@@ -53,7 +53,9 @@ options:
   docker_socket:
     description:
       - Path of the Docker daemon's socket.
+      - The form V(unix:///path) will do too.
     type: path
+    aliases: [docker_host]
     default: /var/run/docker.sock
 seealso:
   - module: sparkstack.inference.inference_plan
@@ -162,7 +164,7 @@ def main() -> None:
             "gpus": {"type": "bool", "default": False},
             "cache_dir": {"type": "path", "default": "/var/cache/sparkstack/options"},
             "timeout": {"type": "int", "default": 300},
-            "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
+            "docker_socket": {"type": "path", "aliases": ["docker_host"], "default": "/var/run/docker.sock"},
         },
         supports_check_mode=True,
     )

@@ -29,7 +29,9 @@ options:
     description:
       - Path of the socket on which the Docker daemon is asked for the name and the image of a container.
       - When nothing answers there, a container is returned with its id only.
+      - The form V(unix:///path) will do too.
     type: path
+    aliases: [docker_host]
     default: /var/run/docker.sock
   timeout:
     description:
@@ -267,7 +269,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._gpu_memory i
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
+            "docker_socket": {"type": "path", "aliases": ["docker_host"], "default": "/var/run/docker.sock"},
             "timeout": {"type": "int", "default": 30},
             "holders": {"type": "bool", "default": False},
         },

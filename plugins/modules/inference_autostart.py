@@ -98,7 +98,9 @@ options:
   docker_socket:
     description:
       - Path of the Docker daemon's socket.
+      - The form V(unix:///path) will do too.
     type: path
+    aliases: [docker_host]
     default: /var/run/docker.sock
   token:
     description:
@@ -288,7 +290,7 @@ def main() -> None:
             "ready_timeout": {"type": "int", "default": 1800},
             "stop_timeout": {"type": "int", "default": 10},
             "stall_timeouts": {"type": "dict", "default": {}},
-            "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
+            "docker_socket": {"type": "path", "aliases": ["docker_host"], "default": "/var/run/docker.sock"},
             "token": {"type": "str", "no_log": True},
             "seen": {"type": "list", "elements": "dict", "default": [], "no_log": False},
             "program": {"type": "str", "no_log": False},

@@ -59,7 +59,9 @@ options:
   docker_socket:
     description:
       - Path of the Docker daemon's socket.
+      - The form V(unix:///path) will do too.
     type: path
+    aliases: [docker_host]
     default: /var/run/docker.sock
 seealso:
   - module: sparkstack.inference.inference_plan
@@ -391,7 +393,7 @@ def main() -> None:
             "listen_address": {"type": "str"},
             "search": {"type": "bool", "default": False},
             "names": {"type": "list", "elements": "str", "default": []},
-            "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
+            "docker_socket": {"type": "path", "aliases": ["docker_host"], "default": "/var/run/docker.sock"},
         },
         supports_check_mode=True,
     )

@@ -39,7 +39,9 @@ options:
   docker_host:
     description:
       - The unix socket of the node's Docker daemon.
+      - Its path alone will do too.
     type: str
+    aliases: [docker_socket]
     default: unix:///var/run/docker.sock
   peers:
     description:
@@ -278,7 +280,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "container": {"type": "str", "required": True},
-            "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
+            "docker_host": {"type": "str", "aliases": ["docker_socket"], "default": "unix:///var/run/docker.sock"},
             "peers": {"type": "list", "elements": "str", "default": []},
             "rendezvous": {"type": "str", "default": ""},
             "since": {"type": "float"},

@@ -33,7 +33,9 @@ options:
   docker_host:
     description:
       - The unix socket of the node's Docker daemon.
+      - Its path alone will do too.
     type: str
+    aliases: [docker_socket]
     default: unix:///var/run/docker.sock
   engine:
     description:
@@ -318,7 +320,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "container": {"type": "str", "required": True},
-            "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
+            "docker_host": {"type": "str", "aliases": ["docker_socket"], "default": "unix:///var/run/docker.sock"},
             "engine": {"type": "str", "choices": ["auto", *sorted(ENGINES)], "default": "auto"},
             "state": {"type": "dict", "default": {}},
             "health_url": {"type": "str"},

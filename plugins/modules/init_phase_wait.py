@@ -148,7 +148,9 @@ options:
   docker_host:
     description:
       - The unix socket of the node's Docker daemon.
+      - Its path alone will do too.
     type: str
+    aliases: [docker_socket]
     default: unix:///var/run/docker.sock
 seealso:
   - module: sparkstack.inference.init_phase_probe

@@ -41,8 +41,8 @@ options:
     required: true
   state:
     description:
-      - V(started) has the guard running beside the container that has the name O(container) now. Where none runs under that name nothing is done, and
-        RV(msg) says so.
+      - V(started) has the guard running beside the container that has the name O(container) now. Where none runs under that name, it is only checked that
+        the node could have a guard with this floor, and RV(msg) says so.
       - V(stopped) ends it and takes it away. What it has told stays until the next one is started.
     type: str
     choices: [started, stopped]
@@ -66,7 +66,9 @@ options:
   docker_socket:
     description:
       - Path of the Docker daemon's socket.
+      - The form V(unix:///path) will do too.
     type: path
+    aliases: [docker_host]
     default: /var/run/docker.sock
   program:
     description:
@@ -111,11 +113,11 @@ guarded:
   type: bool
 floor_bytes:
   description: The floor in bytes.
-  returned: when a running container was found
+  returned: when O(state=started)
   type: int
 total_bytes:
   description: The memory that the floor is taken of, which is the node's or the least limit of a control group above the container.
-  returned: when a running container was found
+  returned: when O(state=started)
   type: int
 told:
   description: What this deployment's last guard told when it stopped its rank, or none where it did not.
@@ -224,13 +226,14 @@ class Unit:
         params = self.module.params
         inspection = DockerAPI(params["docker_socket"]).container(params["container"])
         state = (inspection or {}).get("State") or {}
-        rank = Rank(inspection["Id"], state["Pid"], self.root) if inspection and state.get("Running") and state.get("Pid") else None
-        if inspection is None or rank is None or rank.gone():
-            self.found["msg"] = "Nothing is guarded: no container {0} runs.".format(params["container"])
-            return None
+        runs = inspection is not None and state.get("Running") and state.get("Pid")
+        rank = Rank(inspection["Id"], state["Pid"], self.root) if inspection and runs else Rank("", 0, self.root)
         total = rank.memory().total
         floor = _guard.floor_bytes(params["floor"], total)
         self.found.update(floor_bytes=floor, total_bytes=total)
+        if inspection is None or not runs or rank.gone():
+            self.found["msg"] = "Nothing is guarded: no container {0} runs.".format(params["container"])
+            return None
         return {
             "deployment": self.deployment,
             "container": inspection["Id"],
@@ -292,7 +295,7 @@ def main() -> None:
             "container": {"type": "str"},
             "floor": {"type": "str", "default": "auto"},
             "until": {"type": "int", "default": 3600},
-            "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
+            "docker_socket": {"type": "path", "aliases": ["docker_host"], "default": "/var/run/docker.sock"},
             "program": {"type": "str"},
         },
         required_if=[("state", "started", ["container"])],

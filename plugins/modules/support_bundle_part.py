@@ -33,7 +33,9 @@ options:
   docker_socket:
     description:
       - Path of the Docker daemon's socket.
+      - The form V(unix:///path) will do too.
     type: path
+    aliases: [docker_host]
     default: /var/run/docker.sock
 seealso:
   - module: sparkstack.inference.support_bundle
@@ -93,7 +95,7 @@ def runner(module: AnsibleModule) -> t.Callable[[t.List[str]], str]:
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={"container": {"type": "str"}, "docker_socket": {"type": "path", "default": "/var/run/docker.sock"}},
+        argument_spec={"container": {"type": "str"}, "docker_socket": {"type": "path", "aliases": ["docker_host"], "default": "/var/run/docker.sock"}},
         supports_check_mode=True,
     )
     module.run_command_environ_update = {"LANG": "C", "LC_ALL": "C"}

@@ -37,7 +37,7 @@ def flat(options: t.Mapping[str, t.Any], inner: str, where: str = "") -> dict[st
         found[where + name] = {
             "type": option.get("type", "str"),
             "required": bool(option.get("required")),
-            **{key: option.get(key) for key in ("default", "choices", "elements")},
+            **{key: option.get(key) for key in ("default", "choices", "elements", "aliases")},
         }
         found.update(flat(option.get(inner) or {}, inner, f"{where}{name}."))
     return found
@@ -78,3 +78,9 @@ def test_a_roles_defaults_are_those_that_it_documents(role: str) -> None:
     assert {name: option["default"] for name, option in options.items() if "default" in option} == {
         name: defaults[name] for name, option in options.items() if "default" in option
     }
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if {"docker_socket", "docker_host"} & documented(name).keys()])
+def test_dockers_socket_goes_by_both_names_everywhere(module: str) -> None:
+    (own,) = {"docker_socket", "docker_host"} & documented(module).keys()
+    assert {own, *documented(module)[own]["aliases"]} == {"docker_socket", "docker_host"}
