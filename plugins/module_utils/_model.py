@@ -62,7 +62,7 @@ CONFIG_FIELDS = (
 CONFIG_ALIASES = {
     "dtype": ("dtype", "torch_dtype"),
     "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
-    "mtp_layers": ("mtp_num_hidden_layers", "num_nextn_predict_layers"),
+    "mtp_layers": ("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers"),
 }
 # How it is quantised, as far as it decides on sizes: llm-compressor's "kv_cache_scheme", ModelOpt's "kv_cache_quant_algo".
 QUANTIZATION_FIELDS = ("quant_method", "weight_block_size", "kv_cache_scheme", "kv_cache_quant_algo")

@@ -92,13 +92,16 @@ def layer_token(config: t.Mapping[str, t.Any], tensor_parallel: int, element: fl
     return own * element
 
 
-def layer_state(config: t.Mapping[str, t.Any], tensor_parallel: int, dtype: str) -> int | None:
-    """Bytes that one layer of linear attention keeps for one request on a rank: its convolution's last inputs, and its state."""
+def layer_state(config: t.Mapping[str, t.Any], tensor_parallel: int, dtype: str, drafts: int = 0) -> int | None:
+    """Bytes that one layer of linear attention keeps for one request on a rank: its convolution's last inputs, and its state.
+
+    :param drafts: further inputs of the convolution.
+    """
     needed = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim")
     if any(not config.get(name) for name in needed):
         return None
     keys, values, key_size, value_size, kernel = (int(config[name]) for name in needed)
-    convolution = (2 * keys * key_size + values * value_size) // tensor_parallel * (kernel - 1) * 2
+    convolution = (2 * keys * key_size + values * value_size) // tensor_parallel * (kernel - 1 + drafts) * 2
     return int(convolution + values // tensor_parallel * key_size * value_size * _SIZES.get(dtype, 4.0))
 
 
@@ -118,7 +121,7 @@ def caches(config: t.Mapping[str, t.Any], tensor_parallel: int, wish: Wish, memo
     state = 0
     if "state" in layers:
         state_dtype = wish.state_dtype if wish.state_dtype not in (None, "auto") else text.get("mamba_ssm_dtype") or memory.state_dtype
-        found = layer_state(text, tensor_parallel, str(state_dtype))
+        found = layer_state(text, tensor_parallel, str(state_dtype), wish.draft_tokens if wish.speculative and memory.state_drafts else 0)
         if found is None:
             result.known = False
             result.assumed.append("the states of linear attention take nothing: config.json does not tell their shape")

@@ -72,9 +72,11 @@ def compare(plan: t.Mapping[str, t.Any], reports: t.Mapping[str, t.Sequence[t.Ma
 
 def _weights(plan: t.Mapping[str, t.Any], at: int, told: int | None) -> int | None:
     """SGLang loads the draft's layers by themselves, with a figure of its own that stands last; vLLM has one for both."""
-    whole, draft = plan["weights_bytes"][at] or None, plan.get("draft_bytes") or 0
+    whole: int | None = plan["weights_bytes"][at] or None
+    draft = plan.get("draft_bytes") or 0
     if whole and draft and told:
-        return min((whole, whole - draft, draft), key=lambda each: abs(each - told))
+        nearest: int = min((whole, whole - draft, draft), key=lambda each: abs(each - told))
+        return nearest
     return whole
 
 

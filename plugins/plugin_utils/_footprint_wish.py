@@ -50,6 +50,10 @@ def wish(arguments: t.Mapping[str, t.Any], memory: Memory, pipeline: int = 1) ->
     told: dict[str, t.Any] = {}
     for key, options in memory.options.items():
         value = next((named[option] for option in options if named.get(option) is not None), None)
+        # "enable-prefix-caching: false" is "no-enable-prefix-caching".
+        opposite = next((named[option[3:]] for option in options if option.startswith("no-") and named.get(option[3:]) is not None), None)
+        if value is None and opposite is not None:
+            value = not _flag(opposite)
         if value is None:
             continue
         if key in _FLAGS:

@@ -134,6 +134,8 @@ class Memory:
     """Architectures whose layers with a window keep that window only; None: those of all."""
     state_dtype: str = "float32"
     """Type of a linear attention's state where the model doesn't tell."""
+    state_drafts: bool = False
+    """The state of a linear attention holds its convolution's inputs for every token of a draft as well."""
     variables: t.Mapping[str, t.Tuple[str, int]] = field(default_factory=dict)
     """Environment variables that set a knob, and the factor from its value to bytes."""
     source: str = ""

@@ -22,10 +22,10 @@ _BYTES = "kv-cache-memory-bytes"
 
 
 def _defaults(wish: Wish, shape: Shape) -> Wish:
-    # engine/arg_utils.py: 8192 tokens and 1024 requests from 70 GiB on, else 2048 and 256.
+    # engine/arg_utils.py: 8192 tokens and 1024 requests from 70 GiB on (but for an A100), 16384 from 160 GiB on, else 2048 and 256.
     large = shape.total >= 70 * GIB
     return wish._replace(
-        batch_tokens=wish.batch_tokens or (8192 if large else 2048),
+        batch_tokens=wish.batch_tokens or (16384 if shape.total >= 160 * GIB else 8192 if large else 2048),
         requests=wish.requests or (1024 if large else 256),
         graph_batch=wish.graph_batch or min(512, 2 * (wish.requests or (1024 if large else 256))),
         page=wish.page or 16,
@@ -73,23 +73,35 @@ def _groups(cache: Cache) -> t.Tuple[int, int, int, int]:
     return (size,) + tuple(-(-count // size) for count in (cache.full_layers, cache.window_layers, cache.state_layers))  # type: ignore[return-value]
 
 
+def block_tokens(cache: Cache, wish: Wish) -> int:
+    """Tokens of a block: with linear attention they grow until a block is as large as a state.
+
+    C(platforms/interface.py): "Setting attention block size to 2128 tokens to ensure that attention page size is >= mamba page size."
+    """
+    layer = cache.token / cache.full_layers if cache.full_layers else 0.0
+    block = wish.page or 16
+    if cache.state_layers and layer:
+        block = max(block, -(-math.ceil(cache.state / cache.state_layers / layer) // 16) * 16)
+    return block
+
+
 def _capacity(pool: int, cache: Cache, wish: Wish) -> Capacity:
     """All kinds of layers share one pool of blocks; a block of any kind takes the same room, in as many layers as a group has."""
     size, full, window, state = _groups(cache)
     if not size:
         return Capacity(wish.context or 0, wish.requests, wish.context or 0, float(wish.requests or 0))
     layer = cache.token / cache.full_layers if cache.full_layers else cache.window_token / cache.window_layers
-    block = wish.page or 16
-    if state:
-        # The attention's blocks grow until one is as large as a state.
-        block = max(block, -(-int(math.ceil(cache.state / cache.state_layers / layer)) // 16) * 16) if layer else block
+    block = block_tokens(cache, wish)
+    drafts = wish.draft_tokens if wish.speculative else 0
+    # MambaSpec.max_memory_usage_bytes: with a prefix cache ("align") the state before the last is kept as well.
+    states = (1 if wish.no_prefix_cache else 2) + drafts
     page = max(block * layer, cache.state / cache.state_layers if state else 0.0)
     blocks = int(pool // (page * size)) if pool > 0 else 0
 
     def needed(length: int) -> int:
         # SlidingWindowSpec.max_memory_usage_bytes: what the window and one batch of a prompt hold.
         seen = min(cache.window - 1 + (wish.batch_tokens or 0), length)
-        return full * -(-length // block) + window * (-(-seen // block) + 1) + state * (1 + (wish.draft_tokens if wish.speculative else 0))
+        return full * -(-length // block) + window * (-(-seen // block) + 1) + state * states
 
     context = wish.context or 1
     concurrency = blocks / needed(context)
@@ -132,6 +144,7 @@ MEMORY = Memory(
     paddings={"triton": (64, 1), "deep_gemm": (128, 128), "flashinfer_cutlass": (128, 128), "b12x": (1, 1), "": (128, 256)},
     # model_executor/layers/mamba/mamba_utils.py: without a type of its own the state has the model's.
     state_dtype="bfloat16",
+    state_drafts=True,
     # On a CPU, in GiB (v1/worker/cpu_worker.py).
     variables={"VLLM_CPU_KVCACHE_SPACE": (_BYTES, GIB)},
     source="vLLM 0.32.0",

@@ -165,7 +165,9 @@ def test_vllm_gives_a_request_s_state_a_block_of_each_group() -> None:
     found = vllm.MEMORY.capacity(30 * GIB, cache, wish)
     tokens = -(-1954 // 16) * 16  # 2000000 bytes hold 1953.1 tokens of 1024
     blocks = 30 * GIB // (12 * tokens * 1024)
-    assert found.concurrency == pytest.approx(blocks / (-(-100_000 // tokens) + 3))
+    assert found.concurrency == pytest.approx(blocks / (-(-100_000 // tokens) + 3 * 2))
+    once = vllm.MEMORY.capacity(30 * GIB, cache, wish._replace(no_prefix_cache=True))
+    assert once.concurrency == pytest.approx(blocks / (-(-100_000 // tokens) + 3))
 
 
 @pytest.mark.parametrize(("pool", "context"), [(16 * 4096 * 10, 160), (16 * 4096 * 3, 48), (0, 0), (-5, 0)])

@@ -10,7 +10,7 @@ import typing as t
 import model_shapes
 import pytest
 
-from ansible_collections.sparkstack.inference.plugins.module_utils._engines import get
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines import _vllm_memory, get
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._memory import Wish
 from ansible_collections.sparkstack.inference.plugins.module_utils._model import config_summary
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _footprint_cache as subject
@@ -72,6 +72,15 @@ def test_engine_made_states_and_tokens_of_a_hybrid_as_large() -> None:
     found = subject.caches({"text_config": text}, 2, Wish(), memory).stages[0]
     assert 580364 * found.token / GIB == pytest.approx(2 * 4.15, rel=0.01)
     assert 83 * found.state / GIB == pytest.approx(0.13 + 7.29, rel=0.01)
+
+
+def test_vllm_chose_the_block_that_holds_a_state() -> None:
+    """Qwen3.6-35B-A3B with MTP on two Sparks (spark-vllm-docker#237): "Setting attention block size to 2128 tokens". It comes out so
+    with a cache in FP8 and drafts of two tokens, which the thread leaves open."""
+    config = {**model_shapes.MODELS["Qwen3-Next-80B-A3B"][0], "num_hidden_layers": 40, "mamba_ssm_dtype": "float32"}
+    wish = Wish(cache_dtype="fp8", speculative=True, draft_tokens=2)
+    found = subject.caches(config, 2, wish, _vllm_memory.MEMORY).stages[0]
+    assert _vllm_memory.block_tokens(found, wish) == 2128
 
 
 @pytest.mark.parametrize(("size", "heads"), [(1, 8), (2, 4), (8, 1), (16, 1)])

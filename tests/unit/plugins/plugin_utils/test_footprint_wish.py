@@ -53,6 +53,8 @@ def test_numbers(value: t.Any, told: float | None) -> None:
         (_vllm_memory.MEMORY, {"speculative-config": '{"method": "eagle3", "model": "/m/d"}'}, {"speculative": True, "draft_model": True}),
         (_vllm_memory.MEMORY, {"speculative-config": {"method": "ngram"}}, {"speculative": False}),
         (_vllm_memory.MEMORY, {"speculative-config": "{broken"}, {"speculative": True, "draft_model": True}),
+        (_vllm_memory.MEMORY, {"enable-prefix-caching": False}, {"no_prefix_cache": True}),
+        (_vllm_memory.MEMORY, {"enable-prefix-caching": True}, {"no_prefix_cache": False}),
         (_vllm_memory.MEMORY, {"dtype": "float16", "max-num-batched-tokens": 16384}, {"dtype": "float16", "batch_tokens": 16384}),
     ],
 )  # fmt: skip
