@@ -118,7 +118,7 @@ class ActionModule(ActionBase):
         if started:
             self._start(result, args, present)
         else:
-            self._end(result, args, present["containers"])
+            self._end(result, args, present)
         return result
 
     def _module(self, module: str, /, **args: t.Any) -> dict[str, t.Any]:
@@ -128,24 +128,29 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"{module}: {outcome.get('msg', 'failed')}", result={"stderr": outcome.get("module_stderr", "")})
         return outcome
 
-    def _end(self, result: dict[str, t.Any], args: dict[str, t.Any], present: list[dict[str, t.Any]]) -> None:
+    def _end(self, result: dict[str, t.Any], args: dict[str, t.Any], seen: dict[str, t.Any]) -> None:
         """Stop or remove the deployment's containers on this node."""
-        state = args["state"]
+        state, present = args["state"], seen["containers"]
+        left = seen["unused_secrets"] if state == "absent" else []
         touched = [container for container in present if state == "absent" or container["running"]]
         for container in touched:
             result["actions"].append(f"{'remove' if state == 'absent' else 'stop'} {container['name']}")
             if not self._task.check_mode:
                 self._docker_container(name=container["name"], state=state, stop_timeout=args["stop_timeout"])
-                self._forget_secrets(container, state)
-        result["changed"] = bool(touched)
+                self._forget_secrets(container["spec"].get("secrets") or "", state)
+        for path in left:
+            # Of a container that somebody else has removed: a secret does not stay behind.
+            result["actions"].append(f"delete {path}")
+            if not self._task.check_mode:
+                self._forget_secrets(path, state)
+        result["changed"] = bool(touched or left)
         result["diff"] = {
-            "before": document({container["name"]: "running" if container["running"] else "ended" for container in present}),
+            "before": document({**{one["name"]: "running" if one["running"] else "ended" for one in present}, **dict.fromkeys(left, "secret variables")}),
             "after": document({container["name"]: "ended" for container in present} if state == "stopped" else {}),
         }
 
-    def _forget_secrets(self, container: dict[str, t.Any], state: str) -> None:
+    def _forget_secrets(self, path: str, state: str) -> None:
         """Remove the file of secret variables together with its container."""
-        path = container["spec"].get("secrets") or ""
         # A label can be written by anybody: nothing outside the folder is removed.
         if state == "absent" and os.path.dirname(path) == _container.SECRETS:
             self._module("ansible.builtin.file", path=path, state="absent")

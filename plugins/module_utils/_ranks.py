@@ -9,12 +9,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI
+from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import FOLDER
 
 LABEL = "sparkstack."
 """Begins every label that the collection puts on a container."""
+_SECRETS = re.compile(r"(.+)-rank\d+\.env")
 
 
 def containers(api: DockerAPI, deployment: t.Optional[str]) -> t.List[t.Dict[str, t.Any]]:
@@ -46,6 +50,20 @@ def foreign(api: DockerAPI, name: str, deployment: t.Optional[str]) -> t.Optiona
     return str(inspection["Config"].get("Image"))
 
 
+def unused_secrets(ranks: t.Sequence[t.Mapping[str, t.Any]], deployment: t.Optional[str], root: str = "/") -> t.List[str]:
+    """The files of secret variables that no container has: it was removed by hand, say. None where the folder is closed to the caller.
+
+    :param ranks: what :func:`containers` returned. :param deployment: only those of this deployment, or None for all.
+    """
+    used = {rank["spec"].get("secrets") for rank in ranks}
+    try:
+        names = sorted(os.listdir(os.path.join(root, FOLDER.lstrip("/"))))
+    except OSError:
+        return []
+    mine = [name for name in names if (match := _SECRETS.fullmatch(name)) and deployment in (None, "", match.group(1))]
+    return [path for path in (os.path.join(FOLDER, name) for name in mine) if path not in used]
+
+
 def describe(inspection: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
     """One rank's container, out of Docker's inspection."""
     labels = inspection["Config"].get("Labels") or {}
@@ -54,6 +72,8 @@ def describe(inspection: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
         spec = json.loads(labels.get(LABEL + "spec") or "{}")
     except ValueError:
         spec = {}
+    # Labels can be written by anybody.
+    spec = spec if isinstance(spec, dict) else {}
     return {
         "name": inspection["Name"].lstrip("/"),
         "id": inspection["Id"],

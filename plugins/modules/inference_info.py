@@ -219,6 +219,13 @@ image:
     size_bytes:
       description: The size as this Docker counts it, in bytes.
       type: int
+unused_secrets:
+  description:
+    - The files of secret variables, of O(deployment) or of all, that no container has any more, because it was removed by hand, say.
+    - Only root sees any.
+  returned: always
+  type: list
+  elements: str
 listeners:
   description: Who listens on O(ports).
   returned: always
@@ -351,6 +358,7 @@ def look_at_docker(api: DockerAPI, params: t.Mapping[str, t.Any]) -> t.Dict[str,
             "architecture": found["architecture"],
             "size_bytes": inspection.get("Size"),
         }
+    ranks = _ranks.containers(api, params["deployment"])
     return {
         "docker": {
             "reachable": True,
@@ -358,7 +366,8 @@ def look_at_docker(api: DockerAPI, params: t.Mapping[str, t.Any]) -> t.Dict[str,
             "version": info.get("ServerVersion"),
             "storage_driver": info.get("Driver"),
         },
-        "containers": _ranks.containers(api, params["deployment"]),
+        "containers": ranks,
+        "unused_secrets": _ranks.unused_secrets(ranks, params["deployment"]),
         "found": search(api, params["names"]) if params["search"] else [],
         "foreign": _ranks.foreign(api, params["container"], params["deployment"]) if params["container"] else None,
         "image": image,
@@ -418,7 +427,7 @@ def main() -> None:
         name_containers(api, result["listeners"])
     except DockerError as error:
         result["docker"] = {"reachable": False, "error": str(error), "version": None, "storage_driver": None}
-        result.update(containers=[], found=[], foreign=None, image=None)
+        result.update(containers=[], unused_secrets=[], found=[], foreign=None, image=None)
     module.exit_json(changed=False, **result)
 
 

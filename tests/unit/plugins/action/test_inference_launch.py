@@ -43,6 +43,8 @@ class Node:
 
     def __init__(self, image: dict[str, t.Any] | None = IMAGE, fails: str = "", foreign: str | None = None) -> None:
         self.image, self.fails, self.foreign = image, fails, foreign
+        self.containers: list[dict[str, t.Any]] = []
+        self.left: list[str] = []
         self.written: list[tuple[str, str]] = []
         self.calls: list[tuple[str, dict[str, t.Any], bool]] = []
 
@@ -56,10 +58,11 @@ class Node:
             if module_name == self.fails:
                 return {"failed": True, "msg": "it broke", "invocation": {"module_args": module_args}}
             if module_name == DOCKER:
-                return {"container": {"Id": "c", "Config": {"Env": [f"{key}={value}" for key, value in module_args["env"].items()]}}}
+                return {"container": {"Id": "c", "Config": {"Env": [f"{key}={value}" for key, value in module_args.get("env", {}).items()]}}}
             if module_name.endswith("engine_options_info"):
                 return {"parser": None, "problem": "the image is not there"}
-            return {"docker": {"reachable": True}, "containers": [], "foreign": self.foreign, "image": self.image}
+            found = {"containers": self.containers, "unused_secrets": self.left, "foreign": self.foreign, "image": self.image}
+            return {"docker": {"reachable": True}, **found}
 
         action._execute_module = execute
         shell = types.SimpleNamespace(tmpdir="/var/tmp/x", join_path=lambda *parts: "/".join(parts))
@@ -124,3 +127,32 @@ def test_a_container_of_somebody_else_with_the_ranks_name_is_not_removed() -> No
         node.run()
     assert [module for module, _asked, _unlogged in node.calls] == ["sparkstack.inference.inference_info"]
     assert node.calls[0][1]["container"] == "d-rank1"
+
+
+SECRETS = "/var/lib/sparkstack/secrets"
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_with_the_ranks_their_secrets_go_also_of_one_that_was_removed_by_hand(check_mode: bool) -> None:
+    node = Node()
+    node.containers = [{"name": "d-rank1", "running": True, "spec": {"secrets": f"{SECRETS}/d-rank1.env"}}]
+    node.left = [f"{SECRETS}/d-rank3.env"]
+    result = node.run(check_mode, state="absent")
+    assert result["changed"] and result["actions"] == ["remove d-rank1", f"delete {SECRETS}/d-rank3.env"]
+    gone = [asked["path"] for module, asked, _unlogged in node.calls if module == "ansible.builtin.file"]
+    assert gone == ([] if check_mode else [f"{SECRETS}/d-rank1.env", f"{SECRETS}/d-rank3.env"])
+    assert "secret variables" in result["diff"]["before"] and result["diff"]["after"] == ""
+
+
+def test_a_label_names_no_file_that_is_removed_elsewhere() -> None:
+    node = Node()
+    node.containers = [{"name": "d-rank1", "running": True, "spec": {"secrets": "/etc/passwd"}}]
+    node.run(state="absent")
+    assert "ansible.builtin.file" not in [module for module, _asked, _unlogged in node.calls]
+
+
+def test_ranks_that_are_stopped_keep_their_secrets() -> None:
+    node = Node()
+    node.containers = [{"name": "d-rank1", "running": False, "spec": {"secrets": f"{SECRETS}/d-rank1.env"}}]
+    node.left = [f"{SECRETS}/d-rank3.env"]
+    assert node.run(state="stopped")["changed"] is False

@@ -42,6 +42,7 @@ def test_labels_are_read_as_they_were_written() -> None:
         ({}, "rank", -1),
         ({"sparkstack.rank": "one"}, "rank", -1),
         ({"sparkstack.spec": "{"}, "spec", {}),
+        ({"sparkstack.spec": "[1]"}, "spec", {}),
         # A rank that was started before this label came.
         ({}, "listen_address", "0.0.0.0"),
     ],
@@ -62,3 +63,18 @@ def test_a_container_of_somebody_else_is_told_by_its_labels(labels: dict[str, st
     api: t.Any = types.SimpleNamespace(container=lambda name: inspection(labels) if name == "d-rank0" else None)
     assert _ranks.foreign(api, "d-rank0", "d") == image
     assert _ranks.foreign(api, "d-rank1", "d") is None
+
+
+@pytest.mark.parametrize(
+    "deployment, left", [("d", ["d-rank1.env"]), (None, ["d-rank1.env", "d-rank0-rank0.env", "e-rank0.env"]), ("d-rank0", ["d-rank0-rank0.env"])]
+)
+def test_secrets_that_no_container_has_are_told(folder_of: t.Callable[[dict[str, str]], str], deployment: str | None, left: list[str]) -> None:
+    folder = "/var/lib/sparkstack/secrets/"
+    names = ["d-rank0.env", "d-rank1.env", "d-rank0-rank0.env", "e-rank0.env", "notes.txt", ".d-rank7.env.1"]
+    root = folder_of({(folder + name).lstrip("/"): "A=b" for name in names})
+    ranks = [{"spec": {"secrets": folder + "d-rank0.env"}}, {"spec": {}}]
+    assert sorted(_ranks.unused_secrets(ranks, deployment, root)) == sorted(folder + name for name in left)
+
+
+def test_a_closed_or_missing_folder_of_secrets_tells_none() -> None:
+    assert _ranks.unused_secrets([], None, "/nowhere") == []
