@@ -17,7 +17,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._mem
 # vLLM takes "32k" (1000) and "32K" (1024) for a number (engine/arg_utils.py, human_readable_int).
 _FACTORS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _NUMBER = re.compile(r"^\s*(-?\d+(?:\.\d+)?)([kmgtKMGT]?)(?:i?[bB])?\s*$")
-_FLAGS = ("no_graphs", "text_only", "whole_vision", "no_prefix_cache")
+_FLAGS = ("no_graphs", "no_prompt_graphs", "text_only", "whole_vision", "no_prefix_cache")
 _COUNTS = ("context", "requests", "tokens", "batch_tokens", "pipeline", "graph_batch", "draft_tokens", "page", "state_slots")
 _SHARES = ("state_ratio", "window_ratio")
 

@@ -31,6 +31,8 @@ class Wish(t.NamedTuple):
     offload: int = 0
     """Bytes of weights that stay in main memory."""
     no_graphs: bool = False
+    no_prompt_graphs: bool = False
+    """None for prompts; those for single tokens are captured."""
     graph_batch: t.Optional[int] = None
     """The largest batch that a graph is captured for."""
     speculative: bool = False

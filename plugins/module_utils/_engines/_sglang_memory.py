@@ -51,7 +51,7 @@ def _prefill_graphs(batch: int) -> int:
 def _graphs(wish: Wish, shape: Shape) -> int:
     if wish.no_graphs:
         return 0
-    prompts = 1536.0 if shape.mla else 8.0 * _prefill_graphs(wish.batch_tokens or 0)
+    prompts = 0.0 if wish.no_prompt_graphs else 1536.0 if shape.mla else 8.0 * _prefill_graphs(wish.batch_tokens or 0)
     return int((2 * (wish.graph_batch or 0) + prompts) * MIB)
 
 
@@ -132,6 +132,7 @@ MEMORY = Memory(
         "pipeline": ("pp-size", "pipeline-parallel-size"),
         "offload": ("cpu-offload-gb",),
         "no_graphs": ("disable-cuda-graph",),
+        "no_prompt_graphs": ("disable-prefill-cuda-graph",),
         "graph_batch": ("cuda-graph-max-bs-decode", "cuda-graph-max-bs"),
         "speculative": ("speculative-algorithm", "speculative-algo"),
         "draft_tokens": ("speculative-num-draft-tokens",),

@@ -75,6 +75,13 @@ def test_sglang_says_which_fraction_would_do() -> None:
     assert sglang.MEMORY.pool("mem-fraction-static", 0.779, rooms)[0] < 0 < sglang.MEMORY.pool("mem-fraction-static", 0.787, rooms)[0]
 
 
+def test_sglang_s_graphs_of_prompts_can_be_left_out() -> None:
+    for mla, mib in ((False, 8 * sglang._prefill_graphs(8192)), (True, 1536)):
+        shape = Shape(ranks=2, tensor_parallel=2, total=H200, mla=mla)
+        wish = sglang.MEMORY.defaults(Wish(graph_batch=16), shape)
+        assert sglang.MEMORY.graphs(wish, shape) - sglang.MEMORY.graphs(wish._replace(no_prompt_graphs=True), shape) == mib * MIB
+
+
 @pytest.mark.parametrize(
     ("mib", "tensor_parallel", "batch_tokens", "graph_batch"),
     [(16000, 1, 2048, 8), (24000, 2, 2048, 24), (46000, 4, 4096, 160), (81559, 2, 8192, 256), (124610, 2, 8192, 256), (183359, 8, 16384, 512)],
