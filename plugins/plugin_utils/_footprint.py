@@ -204,7 +204,7 @@ def _footprint(
     kept = _footprint_cache.caches(config, tensor_parallel, wish, memory)
     longest = text.get("max_position_embeddings") or 0
     wanted = wish.context or longest or SHORT
-    assumed = [*split.assumed, *kept.assumed]
+    assumed = [*split.assumed, *kept.assumed, *_footprint_wish.unreckoned(arguments)]
     assumed += [f"{ground.name} has room for all of it: its memory was not measured" for ground in grounds if not ground.total]
     if not wish.context and not longest and kept.known:
         assumed.append(f"requests of {SHORT} tokens: neither the recipe nor the model says how long they may be")

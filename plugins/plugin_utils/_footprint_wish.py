@@ -20,6 +20,12 @@ _NUMBER = re.compile(r"^\s*(-?\d+(?:\.\d+)?)([kmgtKMGT]?)(?:i?[bB])?\s*$")
 _FLAGS = ("no_graphs", "no_prompt_graphs", "text_only", "whole_vision", "no_prefix_cache")
 _COUNTS = ("context", "requests", "tokens", "batch_tokens", "pipeline", "graph_batch", "draft_tokens", "page", "state_slots")
 _SHARES = ("state_ratio", "window_ratio")
+# What takes memory too, or splits the model another way, and is not reckoned with.
+_UNRECKONED = (
+    "enable-dp-attention dp-size data-parallel-size decode-context-parallel-size dcp-size enable-lora lora-paths lora-modules "
+    "ep-num-redundant-experts enable-eplb enable-hierarchical-cache hicache-size kv-offloading-size kv-transfer-config swap-space "
+    "enable-lmcache enable-symm-mem disaggregation-mode"
+).split()
 
 
 def number(value: t.Any) -> float | None:
@@ -73,6 +79,12 @@ def wish(arguments: t.Mapping[str, t.Any], memory: Memory, pipeline: int = 1) ->
             told[key] = str(value)
     told.setdefault("pipeline", max(pipeline, 1))
     return Wish(**told)
+
+
+def unreckoned(arguments: t.Mapping[str, t.Any]) -> list[str]:
+    """What the plan leaves out, one sentence for each option."""
+    named = _named(arguments)
+    return [f"{option} takes nothing: it is not reckoned with" for option in _UNRECKONED if _flag(named.get(option)) and str(named[option]) != "1"]
 
 
 def _speculative(value: t.Any) -> dict[str, t.Any]:

@@ -81,3 +81,9 @@ def test_the_plan_s_own_stages_count_unless_the_arguments_tell_some() -> None:
 )
 def test_the_recipe_s_own_setting(memory: t.Any, arguments: dict[str, t.Any], environment: dict[str, t.Any], told: t.Any) -> None:
     assert subject.knob(arguments, environment, memory) == told
+
+
+def test_what_is_not_reckoned_with_is_told() -> None:
+    """One replica is what the plan is made for; a switch that is off costs nothing."""
+    told = subject.unreckoned({"enable_dp_attention": True, "dp-size": 2, "data-parallel-size": 1, "enable-lora": False, "context-length": 8})
+    assert told == [f"{option} takes nothing: it is not reckoned with" for option in ("enable-dp-attention", "dp-size")]
