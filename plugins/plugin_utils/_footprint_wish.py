@@ -22,10 +22,25 @@ _COUNTS = ("context", "requests", "tokens", "batch_tokens", "pipeline", "graph_b
 _SHARES = ("state_ratio", "window_ratio")
 # What takes memory too, or splits the model another way, and is not reckoned with.
 _UNRECKONED = (
-    "enable-dp-attention dp-size data-parallel-size decode-context-parallel-size dcp-size enable-lora lora-paths lora-modules "
-    "ep-num-redundant-experts enable-eplb enable-hierarchical-cache hicache-size kv-offloading-size kv-transfer-config swap-space "
-    "enable-lmcache enable-symm-mem disaggregation-mode"
-).split()
+    "enable-dp-attention",
+    "dp-size",
+    "data-parallel-size",
+    "decode-context-parallel-size",
+    "dcp-size",
+    "enable-lora",
+    "lora-paths",
+    "lora-modules",
+    "ep-num-redundant-experts",
+    "enable-eplb",
+    "enable-hierarchical-cache",
+    "hicache-size",
+    "kv-offloading-size",
+    "kv-transfer-config",
+    "swap-space",
+    "enable-lmcache",
+    "enable-symm-mem",
+    "disaggregation-mode",
+)
 
 
 def number(value: t.Any) -> float | None:
