@@ -78,16 +78,19 @@ class Head:
         rank = channel.peer.get("rank")
         if channel.peer.get("deployment") != self.config["deployment"] or not isinstance(rank, int) or not 0 < rank < len(self.config["nodes"]):
             raise _autostart_wire.WireError("it is of another deployment")
+        last = None
         try:
             while True:
                 report = channel.receive()
                 with self._lock:
-                    self._reports[rank] = (time.monotonic(), dict(report, received=self.node.clock()))
+                    last = self._reports[rank] = (time.monotonic(), dict(report, received=self.node.clock()))
                     decision, watching = self._decision, self._watching
                 channel.send(self._orders(rank, decision, watching))
         finally:
             with self._lock:
-                self._reports.pop(rank, None)
+                # A worker that was restarted has called again by now: the end of its call before is no silence.
+                if self._reports.get(rank) is last:
+                    self._reports.pop(rank, None)
 
     @staticmethod
     def _orders(rank: int, decision: _autostart.Decision, watching: bool) -> Data:

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+import time
 import typing as t
 
 Data = t.Dict[str, t.Any]
@@ -25,6 +26,8 @@ TEMPLATE = "sparkstack-autostart@.service"
 MEMORY = "var/lib/sparkstack/autostart"
 PYTHON = "/usr/bin/python3"
 """The system's own: the one that Ansible uses may go with the user's folder."""
+_INSTANT = 0.5
+"""Seconds within which who only asks whether an agent runs has let go of its file."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 _UNIT = """\
@@ -149,12 +152,16 @@ def hold(deployment: str, root: str = "/") -> t.Optional[int]:
     path = os.path.join(root, held(deployment))
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
+    deadline = time.monotonic() + _INSTANT
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                return None
+        time.sleep(_INSTANT / 20)
 
 
 def runs(deployment: str, root: str = "/") -> bool:

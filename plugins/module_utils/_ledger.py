@@ -115,6 +115,7 @@ class Ledger:
             raise LedgerError(f"'{deployment}' can't be a deployment's name: give one of letters, digits, '.', '_' and '-', as the recipe has it.")
         self.deployment = deployment
         self.folder = os.path.join(root, folder or FOLDER, deployment)
+        self._advice = "Name a folder of your own, on a disk that has room." if folder else "Run this as root (become) on a node whose disk has room."
 
     def read(self) -> Data:
         """C(lock), C(last), C(good) and C(previous) (mappings or None), C(launches) (ids, newest first), C(changed_at) (seconds since the epoch, or None), and
@@ -258,7 +259,7 @@ class Ledger:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise LedgerError(f"{self.folder} can't be used: {error.strerror or error}. Run this as root (become) on a node whose disk has room.") from error
+            raise LedgerError(f"{self.folder} can't be used: {error.strerror or error}. {self._advice}") from error
 
     def _locked(self) -> int:
         """A descriptor of the folder, locked."""

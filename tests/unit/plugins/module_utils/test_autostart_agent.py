@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import threading
 import time
 import typing as t
 
@@ -60,6 +61,7 @@ class Pair:
 
     def __init__(self, folder: pathlib.Path, port: int) -> None:
         self.folder = folder
+        self.others = set(threading.enumerate())
         self.said: dict[int, list[str]] = {0: [], 1: []}
         self.nodes = []
         for rank in (0, 1):
@@ -218,6 +220,19 @@ def test_a_worker_with_another_token_is_told_of_at_the_head(pair: Pair) -> None:
     while "hung up on" not in pair.text(0) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert "<4>qwen: 127.0.0.2 was hung up on: it has another token. A deploy gives all nodes the same settings again.\n" in pair.text(0)
+
+
+def test_a_worker_that_has_called_again_is_not_silenced_by_the_end_of_its_call_before(pair: Pair) -> None:
+    before, pair.worker._channel = pair.worker._channel, None
+    pair.turns(1)
+    newest = pair.head._reports[1]
+    assert before is not None
+    before.close()
+    deadline = time.monotonic() + 5
+    # The head's listener and the new call's thread are left.
+    while len(set(threading.enumerate()) - pair.others) > 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(set(threading.enumerate()) - pair.others) == 2 and pair.head._reports[1] is newest
 
 
 def test_a_line_for_the_journal_is_one_line() -> None:

@@ -216,6 +216,8 @@ def test_a_place_that_takes_no_folder_gets_one_sentence(tmp_path: pathlib.Path) 
     (tmp_path / "var").write_text("no folder")
     with pytest.raises(LedgerError, match=r"qwen can't be used: Not a directory. Run this as root \(become\) on a node whose disk has room."):
         Ledger("qwen", str(tmp_path)).write(record(1))
+    with pytest.raises(LedgerError, match="qwen can't be used: Not a directory. Name a folder of your own, on a disk that has room."):
+        Ledger("qwen", folder=str(tmp_path / "var")).write(record(1))
     with pytest.raises(LedgerError, match="can't be read: Not a directory"):
         deployments(str(tmp_path))
 

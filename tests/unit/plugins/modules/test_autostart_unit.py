@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 import errno
+import fcntl
 import json
 import os
 import pathlib
+import threading
 import types
 import typing as t
 import zlib
@@ -111,6 +113,18 @@ def test_a_full_disk_leaves_no_half_file_with_the_token(node: Systemd, monkeypat
     with pytest.raises(OSError, match="No space left"):
         files.write(str(path), '{"token": "t0ken-of-all"}', 0o600)
     assert [entry.name for entry in path.parent.iterdir()] == ["qwen.json"] and path.read_text() == "{}"
+
+
+def test_who_only_asks_whether_an_agent_runs_does_not_keep_it_from_running(tmp_path: pathlib.Path) -> None:
+    agent = files.hold("qwen", str(tmp_path))
+    assert agent is not None and files.runs("qwen", str(tmp_path)) and files.hold("qwen", str(tmp_path)) is None
+    os.close(agent)
+    asks = os.open(tmp_path / files.held("qwen"), os.O_RDONLY)
+    fcntl.flock(asks, fcntl.LOCK_SH)
+    threading.Timer(0.1, os.close, [asks]).start()
+    agent = files.hold("qwen", str(tmp_path))
+    assert agent is not None
+    os.close(agent)
 
 
 def test_a_second_time_nothing_is_done(node: Systemd) -> None:
