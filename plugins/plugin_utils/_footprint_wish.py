@@ -54,7 +54,7 @@ def number(value: t.Any) -> float | None:
 
 
 def _flag(value: t.Any) -> bool:
-    return value is not None and str(value).lower() not in ("false", "0", "no", "none", "")
+    return value is not None and str(value).lower() not in ("false", "0", "no", "none", "null", "")
 
 
 def _named(arguments: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
