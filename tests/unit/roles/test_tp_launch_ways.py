@@ -86,7 +86,7 @@ class Ways:
         for path in [*(ROOT / "plugins" / "modules").glob("*.py"), pathlib.Path("other.py")]:
             (here / "plugins" / "action" / path.name).write_text(STAND_IN)
 
-    def play(self, part: str, answers: dict[str, t.Any], **variables: t.Any) -> str:
+    def play(self, part: str, answers: dict[str, t.Any], *options: str, **variables: t.Any) -> str:
         """Play a part of the role; returns what the run wrote. :param answers: of the modules, by name or by name and host, one a call."""
         found = {"docker": {"reachable": True}, "containers": [{"running": True, "rank": 0}], "image": {"identity": "old"}, "now": 5.0, "autostart": {}}
         known = {
@@ -103,7 +103,7 @@ class Ways:
         facts = {"model_staging_manifest": {"digest": "d"}, "tp_launch_recipe": "tiny", "tp_launch_history_dir": "", **variables}
         play = {"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "vars": facts, "tasks": [{"ansible.builtin.include_role": role}]}
         (self.folder / "play.yml").write_text(yaml.safe_dump([play]))
-        words = [sys.executable, "-m", "ansible", "playbook", "-i", "hosts.yml", "-c", "local", "play.yml"]
+        words = [sys.executable, "-m", "ansible", "playbook", "-i", "hosts.yml", "-c", "local", "play.yml", *options]
         environment = {**os.environ, "WAYS": str(self.folder), "ANSIBLE_COLLECTIONS_PATH": str(self.folder), "ANSIBLE_LOCALHOST_WARNING": "false"}
         done = subprocess.run(words, cwd=self.folder, env=environment, text=True, capture_output=True, check=False)
         return done.stdout + done.stderr
@@ -176,3 +176,15 @@ def test_a_rollback_takes_the_lock_before_it_touches_anything_and_gives_it_back(
     assert "Going back to launch L1" in told and failure in told and ("failed=0" in told) is not failure.startswith("Docker")
     locks = ways.calls("deployment_lock", "spark1")
     assert [call.get("state", "held") for call in locks] == ["held", "held", "free"] and float(locks[0]["seen"]) == 5.0
+
+
+def test_a_rollback_in_check_mode_plans_with_the_image_that_it_would_give_the_name_back_to(ways: Ways) -> None:
+    found = {"docker": {"reachable": True}, "containers": [{"running": True, "rank": 0}], "now": 5.0, "autostart": {}}
+    found["ledger"] = {"tiny": {"last": record("L2", "new"), "good": record("L1", "old")}}
+    looks = [{**found, "image": image and {"identity": image}} for image in ("new", "new", "new", "old", None, "old")]
+    answers = {"inference_plan": [{"plan": plan("L3", "old")}], "inference_info spark1": looks, "inference_info spark2": [looks[0]]}
+    told = ways.play("rollback", answers, "--check", deployment="tiny")
+    assert "Going back to launch L1" in told and "failed=0" in told and ways.locks() == []
+    asked = [[call["image"] for call in ways.calls("inference_info", host) if "image" in call] for host in ("spark1", "spark2")]
+    assert asked[0] == ["x:1", "x:1", "sparkstack-kept:tiny-good", "sparkstack-kept:tiny-previous", "sparkstack-kept:tiny-good"]
+    assert asked[1] == ["x:1", "sparkstack-kept:tiny-good"]
