@@ -41,7 +41,7 @@ _LOGGER = re.compile("|".join(f"(?:{prefix})" for prefix in [e.log.prefix for e 
 _TIME = re.compile(
     r"(?P<year>\d{4})-(?P<mon>\d\d)-(?P<day>\d\d)[T ](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<frac>\d+))?(?P<zone>Z|[+-]\d\d:?\d\d)?"
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<mon2>\d\d)-(?P<day2>\d\d) (?P<time2>\d\d:\d\d:\d\d)(?:\.(?P<frac2>\d+))?"
-    r"|\[[IWEF](?P<mon3>\d\d)(?P<day3>\d\d) (?P<time3>\d\d:\d\d:\d\d)\.(?P<frac3>\d+)"
+    r"|\[[IWEF](?P<mon3>\d\d?)(?P<day3>\d\d) (?P<time3>\d\d:\d\d:\d\d)\.(?P<frac3>\d+)"
 )
 _MESSAGE_KEYS = ("message", "msg", "log", "event", "text", "MESSAGE", "line", "textPayload", "body")
 _TRACE_KEYS = ("exc_info", "exc_text", "exception", "traceback", "stack_info", "stack")

@@ -227,6 +227,7 @@ class Timeline:
         if self._phase in ("container", "parse_args") and any(word in text for word in self._marks.elsewhere):
             # A Ray node: its own phases will stand in the head's log; a head goes on with the engine's own lines.
             self._phase, self._phases, self._elsewhere = "container", [], True
+            self._found.listed = [c for c in self._found.listed if c["fatal"]]  # it has found the head's Ray
         heralded = self._herald is not None and self._herald[0] == line.process
         doomed = any(word in text for word in self._marks.fatal)
         if TRACEBACK in text:
@@ -401,6 +402,7 @@ class Timeline:
         if signature is None and self._about_options(known["lines"] if known else block["lines"]):
             cause, kind = "bad_flag", "cause"
         kind = "unknown" if cause == "unknown" and kind == "cause" else kind
+        cause = "unknown" if kind == "wrapper" else cause
         if known is None:
             fresh = self._add(cause, kind, line, block["fatal"], signature, block)
             # A repetition goes on in its own block: the first one's lines are kept.
@@ -410,6 +412,8 @@ class Timeline:
         better = STRENGTH[kind] > STRENGTH[known["kind"]] and not (kind == "unknown" and known["kind"] == "peer")
         # vLLM: a bare "TimeoutError", the direct cause of "TimeoutError: RPC call to execute_model timed out.".
         better = better or (signature is not None and kind != "wrapper" and known["kind"] == "unknown" and ":" not in known["message"])
+        # "socket.gaierror: .. Temporary failure in name resolution", and at the end of the chain that the hub's files are not here.
+        better = better or (known["cause"] == "net_unreachable" and cause in ("missing_weights", "permission"))
         if better or (kind == known["kind"] == "unknown" and not block["direct"]):
             known.update(told(cause, kind, line.body, line.text, signature))
 

@@ -20,8 +20,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._typ
 PREFIXES: t.Tuple[str, ...] = (
     # Ray's own logger: "2026-11-29 22:42:23,774	ERROR worker.py:439 -- ".
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\s+[A-Z]+ \S+ -- ",
-    # torch's C++ logger: "[rank1]:[W1129 22:51:50.928128280 TCPStore.cpp:125] ".
-    r"(?:\[rank\d+\]:)?\[[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ \S+:\d+\] ",
+    # torch's C++ logger: "[rank1]:[W1129 22:51:50.928128280 TCPStore.cpp:125] ", in April "[W424 19:55:34.987081798 ..".
+    r"(?:\[rank\d+\]:)?\[[IWEF]\d{3,4} \d\d:\d\d:\d\d\.\d+ \S+:\d+\] ",
     # uvicorn: "INFO:     Application startup complete.".
     r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL): {2,}",
 )
@@ -46,6 +46,7 @@ _TRUST = "Read the model's own code, and if you trust it, say so on every node: 
 _FILES = "Raise the number of files that {node}'s container may hold open (ulimits: nofile)."
 _SHM = "Give {node}'s container more shared memory (ipc: host, or a larger shm_size); if its disk is a network's, look whether files change under it."
 _SMALL_GPU = "Take an image whose kernels fit the GPU of {node}, or another attention, MoE or quantization backend: this one was tuned for a larger GPU."
+_JOBS = "Let {node} compile fewer kernels at a time (MAX_JOBS, for FlashInfer too): each of the compilers takes some GiB."
 _RAY = "Start Ray on {node} with the head's fabric address before the engine, and look whether the head's Ray answers on that address and port."
 _SAME = "Take the same image on every node: the versions of Python and of Ray must be the same."
 _ALONE = "Give every node an address of its own: set VLLM_HOST_IP on each to its fabric address."
@@ -94,6 +95,12 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("oom", "NVML_ERROR_INSUFFICIENT_RESOURCES"),
     S("oom", "DefaultCPUAllocator: can't allocate memory"),
     S("oom", "MemoryError"),
+    # Compilers of kernels, in what ninja and torch quote of them.
+    S("oom", "FAILED: [code=137]", remedy=_JOBS),
+    S("oom", "died due to signal 9", remedy=_JOBS),
+    S("oom", "Killed signal terminated program", remedy=_JOBS),
+    S("bad_image", "nvcc: not found"),
+    S("bad_image", "fatal error:", pattern=r"fatal error: \S+\.h(?:pp)?: No such file"),
     # "[Errno 12] Cannot allocate memory", "unable to mmap 4976698672 bytes from file <..>: Cannot allocate memory (12)".
     S("oom", "Cannot allocate memory"),
     # The command line and the image.
@@ -116,14 +123,17 @@ SIGNATURES: t.Tuple[S, ...] = (
     # docker-init: "[FATAL tini (6)] exec python3 failed: Exec format error".
     S("wrong_image_arch", "Exec format error", line="xec format error"),
     S("wrong_image_arch", "does not match the detected host platform", "soft", line=True),
+    S("wrong_image_arch", "no matching manifest for linux/", line=True),
+    S("wrong_image_arch", "ld-linux-x86-64.so.2", line=True, pattern=r"Could not open"),
+    S("driver", "unresolvable CDI devices", line=True),
     S("bad_image", "executable file not found in $PATH", line=True),
     # Python's own word on "python3 -m sglang.launch_server", without a traceback.
-    S("bad_image", "No module named", line=": No module named", pattern=r"(?:^|[/ ])python[\d.]*: No module named"),
+    S("bad_image", "No module named", line=": No module named", pattern=r"(?:^|[/ ])python[\d.]*: No module named '?(?:vllm|sglang)\b"),
     S("bad_image", "No module named", pattern=r"ModuleNotFoundError"),
     S("bad_image", "PackageNotFoundError"),
     # bash: "line 1: vllm: command not found", sh: "1: vllm: not found".
-    S("bad_image", "not found", line=": not found", pattern=r"(?:^|[/ ])(?:ba|da)?sh: (?:line )?\d+: \S+: not found"),
-    S("bad_image", "command not found", line=True, pattern=r": \S+: command not found"),
+    S("bad_image", "not found", line=": not found", pattern=r"sh: \d+: (?:vllm|sglang|python3?): not found"),
+    S("bad_image", "command not found", line=True, pattern=r": (?:vllm|sglang|python3?): command not found"),
     S("driver", "libcuda.so.1: cannot open shared object file"),
     S("bad_image", "cannot open shared object file"),
     S("bad_image", "undefined symbol:", pattern=r"ImportError|OSError"),
@@ -208,7 +218,8 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("missing_weights", "Error no file named"),
     S("missing_weights", "Incorrect path_or_model_id"),
     S("missing_weights", "offline mode is enabled"),
-    S("missing_weights", "'huggingface.co'", pattern=r"Max retries exceeded|Failed to resolve"),
+    S("missing_weights", "'huggingface.co'", pattern=r"Max retries exceeded|Failed to resolve|Read timed out"),
+    S("missing_weights", "CAS service error"),
     S("missing_weights", "Invalid repository ID or local directory specified"),
     S("missing_weights", "Could not detect config format for no config file found"),
     S("missing_weights", "Cannot find the config file for"),
@@ -230,6 +241,8 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("permission", "Read-only file system"),
     S("permission", "permission denied", line=True, pattern=r"(?i)exec .*permission denied|OCI runtime"),
     # Ports and names.
+    # ".. (errno: 99 - Cannot assign requested address)": the address is not this node's.
+    S("net_unreachable", "The server socket has failed to", pattern=r"annot assign requested address"),
     S("port_in_use", "The server socket has failed to listen on any local network address", pattern=r"server|port: (?P<port>\d+)"),
     S("port_in_use", "error while attempting to bind on address", line="error while"),
     S("port_in_use", "[Errno 98]"),
@@ -258,13 +271,13 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("worker_died", "*** SIGBUS received", "death", line="*** SIG", remedy=_SHM),
     S("worker_died", "received at time=", "death", line="*** SIG", pattern=r"\*\*\* SIG(?:SEGV|ABRT|ILL|FPE) received"),
     # NCCL.
-    # "Call to ibv_modify_qp failed with 110 Connection timed out, on dev rocep1s0f1:1"; of ibv_set_ece NCCL makes nothing.
-    S("ib_error", "ibv_", line="NCCL WARN", pattern=r"ibv_(?!set_ece)\w+ .*(?:failed|Cannot allocate)|ibv_(?!set_ece)\w+ failed"),
+    # "Call to ibv_modify_qp failed with 110 Connection timed out, on dev rocep1s0f1:1"; without ibv_set_ece and others it goes on.
+    S("ib_error", "ibv_", line="NCCL WARN", pattern=r"ibv_(?:modify_qp|reg_mr|create_|alloc_pd|post_|poll_cq)\w*.*(?:failed|Cannot allocate)"),
     S("ib_error", "Got completion from peer", line="NCCL WARN", pattern=r"with (?:error|status)"),
     S("nccl_timeout", "Watchdog caught collective operation timeout", "peer", line="atchdog"),
     S("nccl_timeout", "Timeout at NCCL work", "peer"),
-    S("net_unreachable", "No route to host", line="NCCL WARN", pattern=r"NCCL WARN"),
-    S("net_unreachable", "Network is unreachable", line="NCCL WARN", pattern=r"NCCL WARN"),
+    S("net_unreachable", "No route to host", line="NCCL WARN", pattern=r"NCCL WARN(?!.*retrying)"),
+    S("net_unreachable", "Network is unreachable", line="NCCL WARN", pattern=r"NCCL WARN(?!.*retrying)"),
     S("peer_exited", "remote process exited or there was a network error", "peer"),
     # torch: "[0] is setting up NCCL communicator and retrieving ncclUniqueId from [1] via .., but store->get('0') got error: wait timeout".
     S("rendezvous_timeout", "store->get(", "peer", pattern=r"got error: (?:wait timeout|Socket Timeout)"),
@@ -286,6 +299,8 @@ SIGNATURES: t.Tuple[S, ...] = (
     # The others.
     S("peer_exited", "Connection closed by peer", "peer", pattern=r"closed by peer(?: \[(?P<peer>[\d.a-fA-F:]+)\])?"),
     S("peer_exited", "Connection reset by peer", "peer", pattern=r"(?:\[(?P<peer>[\d.a-fA-F:]+)\]:\d+: )?Connection reset"),
+    # Gloo: "pair.cc:538] Read error [10.0.0.1]:5000: Connection timed out".
+    S("peer_exited", "Connection timed out", "peer", pattern=r"pair\.cc(?:.*\[(?P<peer>[\d.a-fA-F:]+)\]:\d+)?"),
     S("peer_exited", "recvValue failed on SocketImpl", "soft", line="[c10d]"),
     S("peer_exited", "sendBytes failed on SocketImpl", "soft", line="[c10d]"),
     S("peer_exited", "Broken pipe", "peer"),

@@ -221,7 +221,7 @@ LOG = Log(
         S("noise", "scheduler is dead. Please check", "wrapper"),
         S("noise", "EOFError", "wrapper"),
         S("oom", "Exit code: -9", "death", line="] Exit code: "),
-        S("worker_died", "] Exit code: ", "death", pattern=r"Exit code: (?P<code>-?\d+)", line=True),
+        S("worker_died", "] Exit code: ", "death", pattern=r"Exit code: (?P<code>-?[1-9]\d*)", line=True),
         S("worker_died", "crashed with exit code", "death", r"Subprocess \S+ .*exit code (?P<code>-?\d+)", line=True),
         S("unknown", "Initialization failed. warmup error", line=True),
     ),

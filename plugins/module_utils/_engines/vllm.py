@@ -114,7 +114,8 @@ LOG = Log(
         M("parse_args", ", with head node address", r"\(v(?P<version>[^)]+)\)", start=True),
         M("parse_args", "vLLM API server version", r"version (?P<version>\S+)"),
         M("parse_args", "Resolved architecture:", r"architecture: (?P<architecture>\w+)"),
-        M("parse_args", "Initializing a V1 LLM engine", r"\(v(?P<version>[^)]+)\)"),
+        # "Initializing a V1 LLM engine (v0.9.2) with config", until 0.10 also "a V0 LLM engine".
+        M("parse_args", " LLM engine (v", r"\(v(?P<version>[^)]+)\)"),
         M("parse_args", "Using max model len", r"len (?P<context_tokens>\d+)"),
         # Ray's word on the node itself, and on the head's: needed to tell whose the lines are that it brings to the head's log.
         M("parse_args", "Local node IP:"),
@@ -133,12 +134,14 @@ LOG = Log(
         M("kv_cache", "torch.compile take", r"takes? (?P<compile_seconds>[\d.]+) s"),
         M("kv_cache", "torch.compile took", r"took (?P<compile_seconds>[\d.]+) s"),
         M("kv_cache", "Initial profiling/warmup run took", r"took (?P<profile_seconds>[\d.]+)"),
+        M("kv_cache", "Memory profiling takes", r"takes (?P<profile_seconds>[\d.]+)"),
         M("kv_cache", "Available KV cache memory", r"memory: (?P<available_gib>-?[\d.]+)"),
         M("kv_cache", "GiB for KV cache on node", r"\((?P<kv_gib>[\d.]+)/(?P<total_gib>[\d.]+)\) GiB"),
         M("kv_cache", "KV cache size:", r"size: (?P<tokens>[\d,]+) tokens|per request: (?P<concurrency>[\d.]+)x"),
         M("kv_cache", "Maximum concurrency for", r"per request: (?P<concurrency>[\d.]+)x"),
         M("graph_capture", "Autotuning process starts"),
         M("graph_capture", "Capturing CUDA graph", _CAPTURE),
+        M("graph_capture", "Capturing cudagraphs for decoding"),
         M("graph_capture", "Graph capturing finished in", r"in (?P<capture_seconds>[\d.]+) secs?, took (?P<used_gib>-?[\d.]+)"),
         M("engine_ready", "init engine (", r"took (?P<init_seconds>[\d.]+)"),
         M("http_warmup", "Starting vLLM server on"),
@@ -154,8 +157,11 @@ LOG = Log(
         # Printed when idle as well.
         S("noise", "No available shared memory broadcast block found", "noise", line=True),
         S("noise", "WorkerProc initialization failed due to an exception", "wrapper"),
+        # ".. See root cause above. Failed core proc(s): {'EngineCore_DP0': -9}": killed, and nothing stands above; of {} or 1 something does.
+        S("worker_died", "Failed core proc(s): {'", "death", pattern=r"\{'[^']*': (?P<code>-\d+)"),
         S("noise", "Engine core initialization failed", "wrapper"),
         S("noise", "EngineDeadError", "wrapper"),
+        S("noise", "Engine process failed to start", "wrapper"),
         S("noise", "Parent process exited, terminating worker", "wrapper", line=True),
         S("noise", "trigger received signal=SIGTERM", "stop", line="SIGTERM"),
         # Said upon a signal only, before the engine gets one of its own.
@@ -203,12 +209,15 @@ LOG = Log(
         S("worker_died", "died unexpectedly", "death", r"RayWorkerProc rank=\[?(?P<rank>\d+)", line=True),
         S("worker_died", "died unexpectedly", "death", r"Worker proc", line=True),
         S("worker_died", "died unexpectedly", "death", r"Engine core proc", line=True),
+        # V0, until 0.10: "Worker VllmWorkerProcess pid 214281 died, exit code: -11".
+        S("worker_died", " died, exit code: ", "death", r"Worker \S+ pid \d+ died, exit code: -?[1-9]", line=True),
         S("watchdog", "timed out", "peer", r"RPC call to \w+ timed out"),
         S("bad_image", "InvalidCxxCompiler"),
     ),
     bars=("% Completed |", "%|", "Capturing CUDA graph"),
     options=("/vllm/engine/arg_utils.py", "/vllm/config/"),
-    fatal=("hit an exception", "failed to start.", "encountered a fatal error"),
+    # Ray: "Error executing method 'load_model'. This might cause deadlock in distributed execution."
+    fatal=("hit an exception", "failed to start.", "encountered a fatal error", "Error executing method"),
     claims={
         "rank": r"\bworld_size=\d+ rank=(\d+) ",
         "ranks": r"\bworld_size=(\d+) rank=",

@@ -136,6 +136,16 @@ GATED = (
     *UNCAUGHT,
     "OSError: You are trying to access a gated repo.",
 )
+NO_HUB = (
+    "Traceback (most recent call last):",
+    '  File "/x/urllib3/connection.py", line 204, in _new_conn',
+    "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+    "",
+    "The above exception was the direct cause of the following exception:",
+    "",
+    *UNCAUGHT,
+    "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached files.",
+)
 GCS = (
     "[2026-11-29 22:49:05,123 E 1 1] gcs_rpc_client.h:179: Failed to connect to GCS at address 10.0.0.1:6379 within 5 seconds.",
     "Traceback (most recent call last):",
@@ -194,6 +204,7 @@ CASES: dict[str, tuple[list[Log], str, str | None]] = {
         "spark2",
     ),
     "an exception that nobody caught, as vLLM prints it": ([vllm("init", 0) + lines(*GATED, before="(APIServer pid=1) "), None], "permission", "spark1"),
+    "no model, and no way to the hub": ([vllm("init", 0), lines(*NO_HUB)], "missing_weights", "spark2"),
     "vLLM's worker has no memory": ([vllm("load", 0), vllm("load", 1, *worker(1, OOM))], "oom", "spark2"),
     "a kernel that the GPU can't run": (
         [
@@ -209,6 +220,38 @@ CASES: dict[str, tuple[list[Log], str, str | None]] = {
         ],
         "unsupported_gpu_arch",
         "spark1",
+    ),
+    "nothing but the outermost word": (
+        [
+            vllm("load", 0) + lines(*UNCAUGHT, "RuntimeError: Engine core initialization failed. Failed core proc(s): {}", before="(APIServer pid=1) "),
+            vllm("load", 1),
+        ],
+        "unknown",
+        "spark1",
+    ),
+    "nothing but the outermost word, and what ended the core": (
+        [
+            vllm("load", 0)
+            + lines(*UNCAUGHT, "RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}", before="(APIServer pid=1) "),
+            vllm("load", 1),
+        ],
+        "worker_died",
+        "spark1",
+    ),
+    "the compilers of kernels have no memory": (
+        [
+            vllm("load", 0),
+            vllm(
+                "load",
+                1,
+                *worker(
+                    1,
+                    "RuntimeError: Ninja build failed. Ninja output:\n[1/18] nvcc -c a.cu\nFAILED: [code=137] a.cuda.o\nninja: build stopped: subcommand failed.",
+                ),
+            ),
+        ],
+        "oom",
+        "spark2",
     ),
     "ray: what a remote worker raised": ([ray_error(2), RAY_NODE], "oom", "spark2"),
     "ray: what the head's own worker raised": ([ray_error(1), RAY_NODE], "oom", "spark1"),

@@ -109,6 +109,20 @@ def test_values_and_times() -> None:
     assert read(SGLANG_NEW)["claims"] == read(SGLANG_OLD)["claims"] == {"rank": "0", "ranks": "2", "tensor_parallel": "2", "rendezvous": "10.0.0.1:5000"}
 
 
+def test_a_time_of_torch_in_the_first_nine_months() -> None:
+    warned = "[rank0]:[W424 10:55:34.5 ProcessGroupNCCL.cpp:1575] Warning: x\n"
+    assert (
+        read(VLLM.replace("INFO 11-29", "INFO 04-24") + warned)["last_time"]
+        == read(VLLM.replace("11-29 10:06:32", "11-29 10:55:34.5"))["last_time"] - 219 * 86400
+    )
+
+
+def test_vllm_v0() -> None:
+    old = VLLM.replace("a V1 LLM engine", "a V0 LLM engine")
+    for text in (old, old.replace("Available KV cache memory: 52.66 GiB", "Memory profiling takes 34.26 seconds")):
+        assert phases(read(text)) == ORDER
+
+
 def test_a_second_run_in_the_same_log() -> None:
     crash = '[2025-03-01 10:02:00 TP0] Scheduler hit an exception: Traceback (most recent call last):\n  File "a"\nRuntimeError: CUDA error: out of memory\n\n'
     reading = read(SGLANG_OLD + crash + SGLANG_OLD.split("[2025-03-01 10:01:20")[0])
