@@ -98,6 +98,7 @@ problem:
   type: str
 """
 
+import http.client
 import json
 import time
 import typing as t
@@ -125,8 +126,9 @@ def ask(module: AnsibleModule) -> t.Dict[str, t.Any]:
     raw = b""
     try:
         raw = response.read() if response else info.get("body") or b""
-    except OSError as error:
-        info["msg"] = str(error)
+    except (OSError, http.client.HTTPException) as error:
+        # IncompleteRead(0 bytes read, 120 more expected): the head was killed in the middle of its answer.
+        info.update(status=-1, msg=str(error) or type(error).__name__)
     seconds = round(time.monotonic() - begin, 3)
     text = to_text(raw, errors="replace")
     found: t.Dict[str, t.Any] = {"answered": False, "seconds": seconds, "status": info.get("status", -1), "problem": None}
@@ -136,7 +138,7 @@ def ask(module: AnsibleModule) -> t.Dict[str, t.Any]:
             found["text"] = answer["choices"][0]["text"]
             found["tokens"] = (answer.get("usage") or {}).get("completion_tokens") or 0
             found["answered"] = found["tokens"] > 0 or bool(found["text"])
-        except (ValueError, KeyError, IndexError, TypeError):
+        except (AttributeError, ValueError, KeyError, IndexError, TypeError):
             pass
         if not found["answered"]:
             found["problem"] = f"{url} answered 200, but with no completion: {text[:300]}"
