@@ -163,7 +163,7 @@ def test_where_nothing_runs_nothing_is_guarded(node: Node, gone: str) -> None:
     else:
         (node.root / "proc/42/cgroup").unlink()
     unit = node.start()
-    assert unit.found == {"guarded": False, "msg": "Nothing is guarded: no container qwen-rank1 runs."}
+    assert unit.found == {"guarded": False, "msg": "Nothing is guarded: no container qwen-rank1 runs.", "floor_bytes": 384 << 20, "total_bytes": 6 << 30}
     assert unit.actions == [] and node.calls == [] and node.files() == set()
 
 
@@ -224,7 +224,10 @@ def test_without_systemd_there_is_nothing_to_take_away(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("floor", "sentence"), [("lots", "'lots' is no floor: give auto"), ("5g", r"more than half of this node's 6\.0 GiB")])
-def test_a_floor_that_is_none_is_refused_before_anything_is_written(node: Node, floor: str, sentence: str) -> None:
+@pytest.mark.parametrize("here", [True, False])
+def test_a_floor_that_is_none_is_refused_before_anything_is_written(node: Node, floor: str, sentence: str, here: bool) -> None:
+    if not here:
+        node.docker.inspection = None
     with pytest.raises(ValueError, match=sentence):
         node.start(floor=floor)
     assert node.files() == set()
