@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import RankSpec
 from ansible_collections.sparkstack.inference.plugins.module_utils._options import Parser
+from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
 from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import ANY
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed, size
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _container
@@ -161,6 +162,10 @@ def _check_nodes(plan: Plan, settings: Settings) -> None:
             )
         if not node.fabric.get("address"):
             plan.problems.append(f"{node.name} has no address on the fabric: give its interface one in fabric_cidr, or set fabric_address.")
+        shown = sorted(key for key in node.environment if is_secret(key))
+        if shown:
+            # What a role has told of a node stands in results that are shown and stored.
+            plan.problems.append(f"{node.name}: the secret '{shown[0]}' can't stand in nccl_env_extra: set it in tp_launch_environment, out of a vault.")
         if node.info.get("foreign"):
             plan.problems.append(_container.taken(_container.name(recipe.name, rank), node.info["foreign"], f" on {node.name}"))
         image = node.info.get("image")

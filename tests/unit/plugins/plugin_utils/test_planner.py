@@ -234,6 +234,10 @@ def test_one_rank_left_is_no_deployment() -> None:
             "spark2: the image vllm:1 is for amd64, the node is arm64: build or pull it for the node's architecture.",
         ),
         (
+            {"environment": {"NCCL_IB_HCA": "rocep1s0f0", "HF_TOKEN": "hf_x"}},
+            "spark2: the secret 'HF_TOKEN' can't stand in nccl_env_extra: set it in tp_launch_environment, out of a vault.",
+        ),
+        (
             {"info__foreign": "nginx:1"},
             "The name tiny-rank1 on spark2 belongs to a container of nginx:1 that this collection did not start: "
             "remove or rename it first, or rename the recipe.",
