@@ -26,6 +26,8 @@ TEMPLATE = "sparkstack-autostart@.service"
 MEMORY = "var/lib/sparkstack/autostart"
 PYTHON = "/usr/bin/python3"
 """The system's own: the one that Ansible uses may go with the user's folder."""
+HALF = ".new"
+"""Ends the name of a file that is being written."""
 _INSTANT = 0.5
 """Seconds within which who only asks whether an agent runs has let go of its file."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -130,7 +132,7 @@ def read(path: str) -> t.Optional[Data]:
 def write(path: str, content: t.Union[str, bytes], mode: int) -> None:
     """Write a file in one step; :raises OSError: when the disk does not take it."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    temporary = path + ".new"
+    temporary = path + HALF
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
     try:

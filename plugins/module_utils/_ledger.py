@@ -34,6 +34,8 @@ Data = t.Dict[str, t.Any]
 # A container's name less "-rank0", or a launch's id: "20261130T080012Z-1a2b3c". Labels can be written by anybody.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOST_BYTES = 512 * 1024
+_HALF = ".new"
+"""Ends the name of a file that is being written."""
 _BRIEF = ("launch_id", "action", "who", "began", "ended", "seconds_to_ready", "answer", "answered", "restored", "verdict")
 _GOOD = ("recipe", "image", "model")
 HARMLESS = ("description", "proof", "timeouts")
@@ -157,6 +159,11 @@ class Ledger:
                 for old in [entry["launch_id"] for entry in self._launches([])][max(keep, 1) :]:
                     if old != identity:
                         os.unlink(os.path.join(self.folder, self._record(old)))
+                # What a writer that was killed has left: nobody else writes now.
+                folder = os.path.join(self.folder, "launches")
+                for name in _listed(folder):
+                    if name.endswith(_HALF):
+                        os.unlink(os.path.join(folder, name))
         return before, after
 
     def _keep_good(self, record: Data) -> None:
@@ -313,7 +320,7 @@ class Ledger:
         """Write a file in one step that a power cut does not halve."""
         path = os.path.join(self.folder, name)
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        temporary = path + ".new"
+        temporary = path + _HALF
         try:
             with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
                 json.dump(data, stream, indent=1, sort_keys=True)

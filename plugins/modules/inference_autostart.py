@@ -252,11 +252,13 @@ class Unit:
 
     def remove(self) -> None:
         """Have it gone, and the program with the last one."""
-        leftover = [files.settings(self.deployment), files.memory(self.deployment), files.held(self.deployment), files.link(self.deployment)]
+        leftover = [files.settings(self.deployment), files.memory(self.deployment)]
+        # Also what a writer that was killed has left, with the token in it.
+        leftover += [below + files.HALF for below in leftover] + [files.held(self.deployment), files.link(self.deployment)]
         leftover = [below for below in leftover if os.path.lexists(self._path(below))]
         if leftover:
             self.actions += ["stop and disable {0}".format(self.name)]
-        shared = [files.PROGRAM, files.UNITS + "/" + files.TEMPLATE]
+        shared = [files.PROGRAM, files.PROGRAM + files.HALF, files.UNITS + "/" + files.TEMPLATE]
         last = not [name for name in files.installed(self.root) if name != self.deployment]
         leftover += [below for below in shared if last and os.path.lexists(self._path(below))]
         self.actions += ["remove /{0}".format(below) for below in leftover]

@@ -71,6 +71,15 @@ def test_a_full_disk_leaves_what_was_there_and_no_half_of_a_file(ledger: Ledger,
     assert not list(pathlib.Path(ledger.folder).rglob("*.new"))
 
 
+def test_what_a_killed_writer_has_left_goes_with_the_next_record(ledger: Ledger) -> None:
+    ledger.write(record(1))
+    half = pathlib.Path(ledger.path("L1") + ".new")
+    half.write_text('{"launch_id": "L')
+    assert ledger.read()["problems"] == []
+    ledger.write(record(2))
+    assert not half.exists() and len(ledger.read()["launches"]) == 2
+
+
 def test_a_later_word_on_a_launch_keeps_what_it_does_not_say(ledger: Ledger) -> None:
     ledger.write(record(1, who=ALICE, answered=False))
     before, after = ledger.write({"launch_id": "L1", "answered": True})

@@ -127,6 +127,14 @@ def test_who_only_asks_whether_an_agent_runs_does_not_keep_it_from_running(tmp_p
     os.close(agent)
 
 
+def test_what_a_killed_writer_has_left_goes_too(node: Systemd) -> None:
+    install(node)
+    for below in (files.settings("qwen"), files.PROGRAM):
+        (node.root / (below + ".new")).write_text("half a token")
+    node.unit(state="absent").remove()
+    assert everything(node.root) == set()
+
+
 def test_a_second_time_nothing_is_done(node: Systemd) -> None:
     install(node)
     node.calls.clear()
