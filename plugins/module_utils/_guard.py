@@ -102,7 +102,8 @@ class Curve:
             del self._coarse[1::2]
             self._step *= 2
         self.fine.append(reading)
-        while self.fine[0][0] < reading[0] - _FINE:
+        # On a node that hardly moves any more seconds lie between two readings, and just then they must not be forgotten.
+        while len(self.fine) > _AHEAD + 1 and self.fine[0][0] < reading[0] - _FINE:
             del self.fine[0]
 
     def points(self) -> t.List[Reading]:

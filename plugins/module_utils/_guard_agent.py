@@ -72,6 +72,9 @@ class Guard:
                 return None
             self.rank.refresh()
         memory = self.rank.memory()
+        if not memory.total:
+            # A file that could not be read, for want of memory even, says nothing of how much there is.
+            return _guard.NEAR
         self.curve.add((now, memory.available))
         why = _guard.verdict(self.curve.fine, self.floor)
         if not why:

@@ -15,7 +15,6 @@ import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _guard_files
 from ansible_collections.sparkstack.inference.plugins.module_utils._files import text
-from ansible_collections.sparkstack.inference.plugins.module_utils._ranks import LABEL
 
 Told = t.Dict[str, t.Any]
 
@@ -29,20 +28,20 @@ _STEPS = 5
 _SWAPPED = 256 << 20
 
 
-def told(inspection: t.Mapping[str, t.Any], began: t.Optional[float], root: str = "/") -> t.Optional[Told]:
+def told(deployment: str, container: str, began: t.Optional[float], root: str = "/") -> t.Optional[Told]:
     """What the guard on this node has told of this start of this container, or None.
 
-    :param inspection: of the container. :param began: when it was last started, in seconds since the epoch.
+    :param deployment: as the container's label has it, which anybody can write. :param container: its id.
+    :param began: when it was last started, in seconds since the epoch.
     :returns: C(container) (its id), C(at) (seconds since the epoch by the node's clock), C(why) (C(floor) or C(fall)), C(available), C(total),
         C(floor) (bytes), C(limit) (the control group that has the limit, or nothing), C(rate) (bytes per second), C(swap_total), C(swap_used),
         C(swap_before), C(curve) (pairs of a time and bytes) and C(gone_s) (seconds until its last process was gone; None while one is left).
     """
-    deployment = ((inspection.get("Config") or {}).get("Labels") or {}).get(LABEL + "deployment")
-    if not deployment or not _guard_files.valid(deployment):
+    if not _guard_files.valid(deployment):
         return None
     try:
         found = json.loads(text(os.path.join(root, _guard_files.told(deployment))))
-        same = found["container"] == inspection["Id"] and (began is None or found["at"] >= began)
+        same = found["container"] == container and (began is None or found["at"] >= began)
     except (ValueError, KeyError, TypeError):
         return None
     return t.cast(Told, found) if same else None

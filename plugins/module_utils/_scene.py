@@ -14,6 +14,7 @@ import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _cgroup, _guard_told, _kernel, _reach, _sockets
 from ansible_collections.sparkstack.inference.plugins.module_utils._files import text
+from ansible_collections.sparkstack.inference.plugins.module_utils._ranks import LABEL
 
 _ADDRESS_VARIABLES = ("VLLM_HOST_IP", "SGLANG_HOST_IP", "HOST_IP")
 
@@ -57,13 +58,14 @@ def scene(
     variables = dict(line.split("=", 1) for line in (inspection.get("Config") or {}).get("Env") or [] if "=" in line)
     wanted = [address or "", *(variables.get(name, "") for name in _ADDRESS_VARIABLES), *peers]
     fabric = _reach.fabric(_reach.addresses(), wanted, root)
+    deployment = str(((inspection.get("Config") or {}).get("Labels") or {}).get(LABEL + "deployment") or "")
     # Where a container that has ended had the node's own network, the node shows who has its port.
     visible = port is not None and (pid or (inspection.get("HostConfig") or {}).get("NetworkMode") == "host")
     visible = visible and _sockets.readable(str(pid or "self"), os.path.join(root, "proc"))
     found = {
         "oom_kills": keep["kills"],
         "kernel": keep["kernel"],
-        "guard": _guard_told.told(inspection, since, root),
+        "guard": _guard_told.told(deployment, str(inspection.get("Id")), since, root),
         "booted": started(1, root),
         "docker_started": docker_started(root),
         "fabric": fabric,

@@ -127,5 +127,13 @@ def test_a_curve_has_a_bound_and_keeps_its_beginning(minutes: int, step: float) 
     assert points[2][0] - points[1][0] == pytest.approx(step)
 
 
+def test_a_node_that_hardly_moves_is_judged_all_the_same() -> None:
+    """The guard was let run every five seconds only."""
+    curve = subject.Curve()
+    for number, available in enumerate(gib(60, 20, 2.9, 2.9)):
+        curve.add((number * 5.0, available))
+    assert subject.verdict(curve.fine, 3 * GIB) == "floor" and len(curve.points()) == 4
+
+
 def test_an_empty_curve() -> None:
     assert subject.Curve().points() == []

@@ -44,7 +44,7 @@ class Load:
 
     def memory(self) -> Memory:
         left = self._available.pop(0) if len(self._available) > 1 else self._available[0]
-        return Memory(int(left * GIB), 120 * GIB, "", 16 * GIB, int((100 - left) / 20 * GIB))
+        return Memory(int(left * GIB), 120 * GIB if left >= 0 else 0, "", 16 * GIB, int((100 - left) / 20 * GIB))
 
     def refresh(self) -> None:
         self.done.append("refresh")
@@ -127,6 +127,12 @@ def test_it_tells_first_and_then_kills(tmp_path: pathlib.Path) -> None:
     assert (told["swap_before"], told["swap_used"] > 4 * GIB) == (0, True)
     assert told["gone_s"] == pytest.approx(0.1)
     assert said == [(subject.CRITICAL, said[0][1])] and said[0][1].startswith("qwen-rank1 was stopped by the memory guard: 2.9 GiB of 120.0 GiB were left")
+
+
+def test_a_reading_that_fails_is_no_reason(tmp_path: pathlib.Path) -> None:
+    load = Load(tmp_path, [100, 100, -1, -1, -1, 100, 2.9, -1, 2.9])
+    assert run(guard(load), load) == 8 and load.done[0] == "kill"
+    assert [available // GIB for _at, available in json.loads((tmp_path / TOLD).read_text())["curve"]] == [100, 100, 2, 2]
 
 
 def test_a_full_disk_does_not_keep_it_from_killing(tmp_path: pathlib.Path) -> None:

@@ -68,13 +68,12 @@ def test_it_counts_for_that_start_of_that_container_only(
     folder_of: t.Callable[[dict[str, str]], str], content: str, of: dict[str, t.Any], began: float | None, found: bool
 ) -> None:
     root = folder_of({PATH: content})
-    assert (subject.told(of, began, root) is not None) is found
     assert (scene(of, None, began, {}, root=root)[0]["guard"] is not None) is found
 
 
 def test_nobody_has_told(folder_of: t.Callable[[dict[str, str]], str]) -> None:
     root = folder_of({})
-    assert subject.told(inspection(), NOON, root) is None
+    assert scene(inspection(), None, NOON, {}, root=root)[0]["guard"] is None
     # There is no container at all.
     assert scene(None, None, None, {}, root=root)[0]["guard"] is None
 
