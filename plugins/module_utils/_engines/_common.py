@@ -267,9 +267,6 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("unknown", "Too many open files", remedy=_FILES),
     S("worker_died", "Fatal Python error: Bus error", "death", line="Fatal Python error:", remedy=_SHM),
     S("worker_died", "Fatal Python error:", "death", line=True),
-    # Ray's and others', by Abseil: "*** SIGBUS received at time=1692931519 on cpu 133 ***".
-    S("worker_died", "*** SIGBUS received", "death", line="*** SIG", remedy=_SHM),
-    S("worker_died", "received at time=", "death", line="*** SIG", pattern=r"\*\*\* SIG(?:SEGV|ABRT|ILL|FPE) received"),
     # NCCL.
     # "Call to ibv_modify_qp failed with 110 Connection timed out, on dev rocep1s0f1:1"; without ibv_set_ece and others it goes on.
     S("ib_error", "ibv_", line="NCCL WARN", pattern=r"ibv_(?:modify_qp|reg_mr|create_|alloc_pd|post_|poll_cq)\w*.*(?:failed|Cannot allocate)"),
@@ -288,8 +285,6 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("nccl_error", "NCCL WARN", "soft", line=True),
     # Ray.
     S("peer_exited", "its node has died", "peer"),
-    S("peer_exited", "has been marked dead because the detector", "peer", line=True, pattern=r"address: (?P<peer>[\d.a-fA-F:]+)"),
-    S("worker_died", "A worker died or was killed while executing", "death", line=True, pattern=r"Worker IP address: (?P<address>[\d.a-fA-F:]+)"),
     S("worker_died", "The actor died", "death", pattern=r"Actor\w*Error"),
     S("peer_exited", "ActorUnavailableError", "peer"),
     S("rendezvous_timeout", "Could not find any running Ray instance", remedy=_RAY),

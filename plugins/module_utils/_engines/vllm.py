@@ -106,8 +106,9 @@ _CAPTURE = r"Capturing CUDA graphs \((?P<capture>[^)]+)\)"
 
 # fmt: off
 LOG = Log(
-    # "(Worker_TP0 pid=25763) INFO 11-29 22:16:01 [cpu_model_runner.py:68] "; the process stands apart, see _timeline.
-    prefix=r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? \[[^\]\s]+:\d+\] ?",
+    # "(Worker_TP0 pid=25763) INFO 11-29 22:16:01 [cpu_model_runner.py:68] "; the process stands apart, see _timeline. Of some modules there
+    # is no first bracket: "INFO 08-16 15:50:41 config.py:774] ".
+    prefix=r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? \[?[^\[\]\s]+:\d+\] ?",
     markers=(
         M("parse_args", "non-default args:", start=True),
         # "Launching vLLM (v0.32.0) headless multiproc executor, with ..", "Launching 1 data parallel engine(s) in headless mode, with ..".
@@ -190,6 +191,7 @@ LOG = Log(
         S("rendezvous_timeout", "Not enough resources to allocate", "peer", remedy=_PLACEMENT),
         S("driver", "Current node has no", pattern=r"has no \w+ available"),
         S("driver", "Failed to infer device type"),
+        S("bad_flag", "ipeline parallelism is", pattern=r"is (?:not|only) supported"),
         S("bad_flag", "exceeds the total number of available", pattern=r"placement group"),
         S("bad_flag", "Configuration mismatch detected for engine"),
         S("bad_flag", "use --headless", pattern=r"Remote engine .* must"),
@@ -209,15 +211,14 @@ LOG = Log(
         S("worker_died", "died unexpectedly", "death", r"RayWorkerProc rank=\[?(?P<rank>\d+)", line=True),
         S("worker_died", "died unexpectedly", "death", r"Worker proc", line=True),
         S("worker_died", "died unexpectedly", "death", r"Engine core proc", line=True),
-        # V0, until 0.10: "Worker VllmWorkerProcess pid 214281 died, exit code: -11".
-        S("worker_died", " died, exit code: ", "death", r"Worker \S+ pid \d+ died, exit code: -?[1-9]", line=True),
+        # Ray, of any node: ".. by an unexpected system error. To troubleshoot the problem, .. Worker IP address: 172.20.96.130 Worker port: 10002 ..".
+        S("worker_died", "A worker died or was killed while executing", "death", r"Worker IP address: (?P<address>[\d.a-fA-F:]+)", line=True),
         S("watchdog", "timed out", "peer", r"RPC call to \w+ timed out"),
         S("bad_image", "InvalidCxxCompiler"),
     ),
     bars=("% Completed |", "%|", "Capturing CUDA graph"),
     options=("/vllm/engine/arg_utils.py", "/vllm/config/"),
-    # Ray: "Error executing method 'load_model'. This might cause deadlock in distributed execution."
-    fatal=("hit an exception", "failed to start.", "encountered a fatal error", "Error executing method"),
+    fatal=("hit an exception", "failed to start.", "encountered a fatal error"),
     claims={
         "rank": r"\bworld_size=\d+ rank=(\d+) ",
         "ranks": r"\bworld_size=(\d+) rank=",
