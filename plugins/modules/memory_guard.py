@@ -188,7 +188,8 @@ class Unit:
     def start(self) -> None:
         """Have it running beside the container of now."""
         params = self.module.params
-        if not self.module.get_bin_path("systemctl"):
+        # systemctl may be there where another init runs; this folder is systemd's own word, see sd_booted(3).
+        if not self.module.get_bin_path("systemctl") or not os.path.isdir(self._path(_guard_files.UNITS)):
             raise Refused("This node has no systemd, which the memory guard needs: set tp_launch_memory_guard to false.")
         if not os.path.exists(self._path(_guard_files.PYTHON.lstrip("/"))):
             raise Refused(f"This node has no {_guard_files.PYTHON}, which the memory guard needs: install python3.")

@@ -42,6 +42,7 @@ class Node:
         for path, content in {"usr/bin/python3": "", "proc/meminfo": "MemTotal: 6291456 kB\nMemAvailable: 5242880 kB\n"}.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(content)
+        (root / files.UNITS).mkdir(parents=True)
         self.container(ID, 42)
 
     def container(self, identity: str, pid: int) -> None:
@@ -206,11 +207,12 @@ def test_the_program_stays_for_another_deployment(node: Node) -> None:
     ("prepare", "params", "sentence"),
     [
         (lambda node: setattr(node, "systemd", False), {}, r"This node has no systemd, which the memory guard needs: set tp_launch_memory_guard to false\."),
+        (lambda node: (node.root / files.UNITS).rmdir(), {}, r"This node has no systemd"),
         (lambda node: (node.root / "usr/bin/python3").unlink(), {}, r"This node has no /usr/bin/python3, which the memory guard needs: install python3\."),
         (lambda node: setattr(node, "fails", "restart"), {}, r"systemctl restart sparkstack-guard@qwen\.service failed: Job failed\. See 'journalctl -u "),
         (lambda node: None, {"program": None}, "The program is missing: run the module as a task"),
     ],
-    ids=["no systemd", "no python", "it does not start", "no program"],
+    ids=["no systemd", "another init", "no python", "it does not start", "no program"],
 )
 def test_what_is_in_the_way_is_one_sentence(node: Node, prepare: t.Callable[[Node], t.Any], params: dict[str, t.Any], sentence: str) -> None:
     prepare(node)
