@@ -53,16 +53,23 @@ def suspects(record: Record) -> t.List[Suspect]:
         found = [c for c in found if c["fatal"]]
     found = [c for c in found if c["kind"] in WORTH]
     fallen = min((c["order"] for c in found if c["kind"] in ("peer", "relay")), default=None)
+    ended = any(c["fatal"] and _worth(c) == WORTH["cause"] for c in found)
     found += _outside(record, found)
     listed = []
     for candidate in found:
-        worth = _ECHOES.get(candidate["cause"], WORTH[candidate["kind"]])
+        worth = _worth(candidate)
+        if ended and worth == WORTH["cause"] and not candidate.get("fatal", True):
+            worth = 5.5  # It went on after this, and met what ended it: torch only tried a kernel that doesn't fit the GPU.
         if fallen is not None and candidate.get("order", 0) > fallen and (candidate["kind"] == "unknown" or _aborted(candidate)):
             worth = 1.5  # After a peer's end much else fails.
         when = candidate["time"]
         time = when - float(record.get("clock_offset") or 0) if when is not None else float("-inf")
         listed.append(Suspect(worth, time, record, candidate))
     return listed
+
+
+def _worth(candidate: Candidate) -> float:
+    return _ECHOES.get(candidate["cause"], WORTH[candidate["kind"]])
 
 
 def _aborted(candidate: Candidate) -> bool:

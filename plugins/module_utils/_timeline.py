@@ -26,6 +26,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._nccl import 
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
 _NATIVE = ("Exception raised from", "frame #", "<omitting python frames>", "C++ CapturedTraceback")
 _FRAME = b"frame #"
+# Before the traceback of what somebody has caught: uvicorn's of a request, Python's of a destructor, asyncio's of a task.
+_CAUGHT = ("Exception in ASGI application", "Exception ignored in", "exception was never retrieved", "future: <", "Exception in callback")
 # The outermost frame of a traceback: nobody has caught what was raised, and the process ends with it.
 _OUTERMOST = ", in <module>"
 # What Ray tells of where it happened: "ray::RayWorkerWrapper.execute_method() (pid=277, ip=10.0.0.2, actor_id=..", of an actor that died
@@ -75,11 +77,13 @@ class Timeline:
         self._starts: t.List[str] = []
         self._elsewhere = False
         self._herald: t.Optional[t.List[str]] = None
+        self._spared: t.Optional[str] = None
         self._block: t.Optional[t.Dict[str, t.Any]] = None
         self._nccl = NCCLFacts()
 
     _PLAIN = (
-        "_engine _year _earlier _runs _first _clock _last _last_line _useful _stopping _phase _phases _progress _claims _starts _elsewhere _herald _block"
+        "_engine _year _earlier _runs _first _clock _last _last_line _useful _stopping "
+        "_phase _phases _progress _claims _starts _elsewhere _herald _spared _block"
     ).split()
 
     def state(self) -> t.Dict[str, t.Any]:
@@ -230,8 +234,9 @@ class Timeline:
             self._found.listed = [c for c in self._found.listed if c["fatal"]]  # it has found the head's Ray
         heralded = self._herald is not None and self._herald[0] == line.process
         doomed = any(word in text for word in self._marks.fatal)
+        spared, self._spared = self._spared == line.process, line.process if any(word in text for word in _CAUGHT) else None
         if TRACEBACK in text:
-            self._open(line, fatal=doomed or heralded or not (line.process or line.logged), herald=heralded)
+            self._open(line, fatal=doomed or heralded or not (line.process or line.logged or spared), herald=heralded)
             return
         self._herald = [line.process, _logline.mask(text)] if doomed else None
         bare = _EXCEPTION.match(line.body) is not None
@@ -335,7 +340,7 @@ class Timeline:
             block["stage"] = "frames"
         if block["stage"] == "message" and not empty:
             block["length"] += 1
-            if body.startswith(TRACEBACK) or block["length"] > 40:
+            if TRACEBACK in body or block["length"] > 40 or any(word in body for word in self._marks.fatal):
                 self._block = None
                 return False
             if _EXCEPTION.match(body) or self._explained(block, line):

@@ -22,6 +22,8 @@ PREFIXES: t.Tuple[str, ...] = (
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\s+[A-Z]+ \S+ -- ",
     # torch's C++ logger: "[rank1]:[W1129 22:51:50.928128280 TCPStore.cpp:125] ", in April "[W424 19:55:34.987081798 ..".
     r"(?:\[rank\d+\]:)?\[[IWEF]\d{3,4} \d\d:\d\d:\d\d\.\d+ \S+:\d+\] ",
+    # torch's Python logger: "[rank0]:E1129 22:51:50.928000 1234 torch/_inductor/select_algorithm.py:2718] [0/0] ".
+    r"(?:\[rank\d+\]:)?[IWEVF]\d{3,4} \d\d:\d\d:\d\d\.\d+ \d+ \S+:\d+\] (?:\[[\w/.-]*\] )*",
     # uvicorn: "INFO:     Application startup complete.".
     r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL): {2,}",
 )

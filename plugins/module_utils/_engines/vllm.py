@@ -165,7 +165,8 @@ LOG = Log(
         S("noise", "Engine process failed to start", "wrapper"),
         S("noise", "Parent process exited, terminating worker", "wrapper", line=True),
         S("noise", "trigger received signal=SIGTERM", "stop", line="SIGTERM"),
-        # Said upon a signal only, before the engine gets one of its own.
+        # Said upon a signal only, before the engine gets one of its own; the first until 0.20.
+        S("noise", "Shutting down FastAPI HTTP server", "stop", line=True),
         S("noise", "API server: shutdown triggered", "stop", line="shutdown triggered"),
         # 0.33 also: "is less than the engine's budget after excluding external process's weights".
         S("oom", "Free memory on device", pattern=r"on startup is less than", remedy=_FREE),

@@ -152,14 +152,25 @@ GCS = (
     '  File "/usr/local/bin/ray", line 8, in <module>',
     "RuntimeError: Failed to connect to GCS.",
 )
+TRIED = lines(
+    "Traceback (most recent call last):",
+    '  File "/x/torch/_inductor/select_algorithm.py", line 2718, in benchmark',
+    "triton.OutOfResources: out of resource: shared memory, Required: 147456, Hardware limit: 101376.",
+    before="[rank1]:E1129 22:52:21.928000 1234 torch/_inductor/select_algorithm.py:2718] [0/0] ",
+)
 SHELL = "./run.sh: line 19: 867080 Killed                  python -m sglang.launch_server --model-path $MODEL_PATH"
 
 # Logs, the head's first; a verdict is "failed" with this cause and culprit.
-CASES: dict[str, tuple[list[Log], str, str | None]] = {
+CASES: dict[str, tuple[list[Log], str | None, str | None]] = {
     "the worker's memory, and what the head says of it": ([sglang("load", 0, *scheduler(0, GLOO)), sglang("load", 1, *scheduler(1, OOM))], "oom", "spark2"),
     "memory, in the capture": ([sglang("capture", 0), sglang("capture", 1, *scheduler(1, CAPTURE))], "oom", "spark2"),
     "memory, and only the capture tells": (
         [sglang("capture", 0), sglang("capture", 1, *scheduler(1, "Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 2.00 GiB."))],
+        "oom",
+        "spark2",
+    ),
+    "memory, after the trial of a kernel that doesn't fit": (
+        [sglang("capture", 0), (sglang("capture", 1) + TRIED + lines(*scheduler(1, OOM)), {"exit_code": 1})],
         "oom",
         "spark2",
     ),
@@ -252,6 +263,11 @@ CASES: dict[str, tuple[list[Log], str, str | None]] = {
         ],
         "oom",
         "spark2",
+    ),
+    "vLLM stopped on request, by an older one's word": (
+        [(vllm("load", 0, "(APIServer pid=1) INFO 11-29 23:00:00 [launcher.py:110] Shutting down FastAPI HTTP server."), {"exit_code": 0}), vllm("load", 1)],
+        None,
+        None,
     ),
     "ray: what a remote worker raised": ([ray_error(2), RAY_NODE], "oom", "spark2"),
     "ray: what the head's own worker raised": ([ray_error(1), RAY_NODE], "oom", "spark1"),

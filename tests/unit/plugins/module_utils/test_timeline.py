@@ -109,6 +109,39 @@ def test_values_and_times() -> None:
     assert read(SGLANG_NEW)["claims"] == read(SGLANG_OLD)["claims"] == {"rank": "0", "ranks": "2", "tensor_parallel": "2", "rendezvous": "10.0.0.1:5000"}
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[2025-03-01 10:02:00] ERROR:    Exception in ASGI application",
+        "Exception ignored in: <function Pool.__del__ at 0x7f43a7587a60>",
+        "[2025-03-01 10:02:00] Task exception was never retrieved\nfuture: <Task finished name='Task-7' exception=ValueError('bad request')>",
+    ],
+)
+def test_an_exception_that_somebody_caught(said: str) -> None:
+    """A rank that serves is not ended by a request that fails."""
+    traceback = 'Traceback (most recent call last):\n  File "/x/httptools_impl.py", line 409, in run_asgi\n    result = await app(\nValueError: bad request\n\n'
+    (found,) = read(SGLANG_OLD + said + "\n" + traceback)["candidates"]
+    assert (found["message"], found["fatal"]) == ("ValueError: bad request", False)
+    (found,) = read(SGLANG_OLD + said + "\n[2025-03-01 10:02:01] Some other error: it goes on\n" + traceback)["candidates"]
+    assert found["fatal"] is True
+
+
+def test_what_follows_a_traceback_at_once() -> None:
+    """No empty line, and no other process between an exception that was overcome and the one that ends the process."""
+    a = "(EngineCore pid=2) ERROR 11-29 10:05:20 [core.py:9] "
+    lines = ["Traceback (most recent call last):", '  File "a.py", line 1', "ValueError: odd"]
+    found = read("".join(f"{a}{line}\n" for line in [*lines, "EngineCore failed to start.", *lines[:2], "KeyError: worse"]), "vllm")["candidates"]
+    assert [(c["message"], c["fatal"]) for c in found] == [("ValueError: odd", False), ("KeyError: worse", True)]
+
+
+def test_a_trial_of_torch_that_failed() -> None:
+    """The autotuner goes on with another kernel."""
+    before = "[rank0]:E1129 10:01:30.928000 1234 torch/_inductor/select_algorithm.py:2718] [0/0] "
+    lines = ["Traceback (most recent call last):", '  File "/x/select_algorithm.py", line 1, in run', "triton.OutOfResources: out of resource: shared memory"]
+    reading = read(SGLANG_OLD.split("[2025-03-01 10:01:37")[0] + "".join(f"{before}{line}\n" for line in lines))
+    assert [(c["cause"], c["fatal"], len(c["lines"])) for c in reading["candidates"]] == [("unsupported_gpu_arch", False, 3)]
+
+
 def test_a_time_of_torch_in_the_first_nine_months() -> None:
     warned = "[rank0]:[W424 10:55:34.5 ProcessGroupNCCL.cpp:1575] Warning: x\n"
     assert (
