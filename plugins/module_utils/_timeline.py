@@ -26,10 +26,13 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._nccl import 
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
 _NATIVE = ("Exception raised from", "frame #", "<omitting python frames>", "C++ CapturedTraceback")
 _FRAME = b"frame #"
+_TAKEN = "atchdog thread terminated with exception: "
 # Before the traceback of what somebody has caught: uvicorn's of a request, Python's of a destructor, asyncio's of a task.
 _CAUGHT = ("Exception in ASGI application", "Exception ignored in", "exception was never retrieved", "future: <", "Exception in callback")
 # The outermost frame of a traceback: nobody has caught what was raised, and the process ends with it.
 _OUTERMOST = ", in <module>"
+# The first frame after "--- Logging error ---": the line is lost, and nothing else.
+_LOGGING = ", in emit"
 # What Ray tells of where it happened: "ray::RayWorkerWrapper.execute_method() (pid=277, ip=10.0.0.2, actor_id=..", of an actor that died
 # "\tip: 10.0.0.2", of one that its memory monitor killed "Memory on the node (IP: 10.0.0.2, ID: ..".
 _PLACE = re.compile(r"\bray::.* \(pid=\d+, ip=([\d.a-fA-F:]+)|^\s+ip: ([\d.a-fA-F:]+)$|\(IP: ([\d.a-fA-F:]+), ID: ")
@@ -236,20 +239,24 @@ class Timeline:
         doomed = any(word in text for word in self._marks.fatal)
         spared, self._spared = self._spared == line.process, line.process if any(word in text for word in _CAUGHT) else None
         if TRACEBACK in text:
+            if line.body.startswith((" ", "\t")) and line.body.lstrip().startswith(TRACEBACK) and not heralded:
+                return  # quoted: site's "Error processing line 1 of /usr/lib/..pth:", "  Traceback ..", ".. Remainder of file ignored"
             self._open(line, fatal=doomed or heralded or not (line.process or line.logged or spared), herald=heralded)
             return
         self._herald = [line.process, _logline.mask(text)] if doomed else None
-        bare = _EXCEPTION.match(line.body) is not None
+        # torch: "[PG ID 2 PG GUID 3 Rank 0] Process group watchdog thread terminated with exception: CUDA error: out of memory".
+        taken = _TAKEN in text
+        bare = taken or _EXCEPTION.match(line.body) is not None
         signature = self._marks.match(text, bare)
         if signature is None:
             if bare:
-                self._add("unknown", "unknown", line, fatal=False)
+                self._add("unknown", "unknown", line, fatal=taken)
         elif signature.kind == "stop":
             self._stop()
         elif signature.kind == "noise":
             self._useful -= len(text)
         elif signature.kind != "wrapper":
-            index = self._add(signature.cause, signature.kind, line, bool(signature.line), signature)
+            index = self._add(signature.cause, signature.kind, line, taken or bool(signature.line), signature)
             if signature.kind == "soft":
                 self._useful -= len(text)
                 self._block = {"kind": "native", "key": line.process, "candidate": index, "quiet": signature.kind}
@@ -358,7 +365,7 @@ class Timeline:
             block["top"] = True
         elif block["top"] and body.startswith('  File "'):
             block["top"] = False
-            block["fatal"] = block["fatal"] or body.endswith(_OUTERMOST)
+            block["fatal"] = (block["fatal"] or body.endswith(_OUTERMOST)) and not body.endswith(_LOGGING)
         if known is not None:
             known["fatal"] = known["fatal"] or block["fatal"]
             place = _PLACE.search(body) if block["stage"] == "message" and not known["address"] else None

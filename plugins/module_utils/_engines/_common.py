@@ -111,6 +111,9 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("bad_flag", "error: ambiguous option", line=True, remedy=_FLAG),
     S("bad_flag", "error: the following arguments are required", line=True),
     S("bad_flag", "CUDA error: invalid device ordinal", remedy=_DEVICES),
+    S("bad_flag", "must be less than or equal to the number of visible devices", remedy=_DEVICES),
+    S("bad_flag", "max local gpu count", remedy=_DEVICES),
+    S("bad_flag", "is larger than the number of available GPUs", remedy=_DEVICES),
     S("bad_flag", "does not match the quantization method"),
     S("bad_flag", "divisible by", pattern=r"(?:must be|is not|not) (?:evenly )?divisible by"),
     S("bad_flag", "This can be caused by too large tensor parallel size"),
@@ -195,6 +198,8 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("unsupported_arch", "Model architectures", pattern=r"failed to be inspected"),
     S("unsupported_arch", "Cannot find model module."),
     S("unsupported_arch", "There is no module or parameter named"),
+    # "Attempted to load weight (torch.Size([3600])) into ..", "Tried to load weights of size torch.Size([2048, 10240])to a parameter ..".
+    S("unsupported_arch", "to load weight", pattern=r"(?:Attempted|Tried) to load weight.*torch\.Size"),
     # The image's tokenizers library is older than the model's tokenizer.json.
     S("unsupported_arch", "data did not match any variant of untagged enum"),
     S("unsupported_arch", "implementation is not compatible with"),
@@ -275,6 +280,7 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("ib_error", "Got completion from peer", line="NCCL WARN", pattern=r"with (?:error|status)"),
     S("nccl_timeout", "Watchdog caught collective operation timeout", "peer", line="atchdog"),
     S("nccl_timeout", "Timeout at NCCL work", "peer"),
+    S("nccl_timeout", "watchdog got stuck for", "peer", line="atchdog"),
     S("net_unreachable", "No route to host", line="NCCL WARN", pattern=r"NCCL WARN(?!.*retrying)"),
     S("net_unreachable", "Network is unreachable", line="NCCL WARN", pattern=r"NCCL WARN(?!.*retrying)"),
     S("peer_exited", "remote process exited or there was a network error", "peer"),
@@ -296,6 +302,8 @@ SIGNATURES: t.Tuple[S, ...] = (
     # The others.
     S("peer_exited", "Connection closed by peer", "peer", pattern=r"closed by peer(?: \[(?P<peer>[\d.a-fA-F:]+)\])?"),
     S("peer_exited", "Connection reset by peer", "peer", pattern=r"(?:\[(?P<peer>[\d.a-fA-F:]+)\]:\d+: )?Connection reset"),
+    S("peer_exited", "monitoredBarrier", "peer", pattern=r"but received errors|failed to pass"),
+    S("custom_allreduce_ipc", "CUDART error: invalid resource handle"),
     # Gloo: "pair.cc:538] Read error [10.0.0.1]:5000: Connection timed out".
     S("peer_exited", "Connection timed out", "peer", pattern=r"pair\.cc(?:.*\[(?P<peer>[\d.a-fA-F:]+)\]:\d+)?"),
     S("peer_exited", "recvValue failed on SocketImpl", "soft", line="[c10d]"),

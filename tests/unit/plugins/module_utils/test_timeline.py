@@ -134,6 +134,18 @@ def test_what_follows_a_traceback_at_once() -> None:
     assert [(c["message"], c["fatal"]) for c in found] == [("ValueError: odd", False), ("KeyError: worse", True)]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Error processing line 1 of /usr/lib/x.pth:\n\n  Traceback (most recent call last):\n    File "<string>", line 1, in <module>\n  KeyError: 1\n\nRemainder of file ignored\n',
+        '--- Logging error ---\nTraceback (most recent call last):\n  File "/usr/lib/python3.12/logging/__init__.py", line 1160, in emit\n    msg = self.format(record)\nTypeError: x\n',
+    ],
+    ids=["site", "logging"],
+)
+def test_what_python_goes_on_after(text: str) -> None:
+    assert not any(candidate["fatal"] for candidate in read(SGLANG_OLD + text)["candidates"])
+
+
 def test_a_trial_of_torch_that_failed() -> None:
     """The autotuner goes on with another kernel."""
     before = "[rank0]:E1129 10:01:30.928000 1234 torch/_inductor/select_algorithm.py:2718] [0/0] "
