@@ -14,7 +14,7 @@ import typing as t
 # " 17% Completed | 2/12 [00:00<00:01,  6.78it/s]" and "  2%|#         | 1/58 [00:57<54:23, 57.2s/it]"; "<?" before the first step.
 _BAR = re.compile(
     r"(?P<percent>\d+)%(?: Completed \||\|[^|\r\n]*\|) *(?P<done>\d+)/(?P<total>\d+) "
-    r"\[(?:(?P<elapsed>[\d:]+)<(?P<remaining>[\d:]+|\?))?"
+    r"\[(?:(?P<elapsed>\d+(?::\d\d)+)<(?P<remaining>\d+(?::\d\d)+|\?))?"
 )
 
 

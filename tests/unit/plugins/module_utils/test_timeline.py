@@ -191,6 +191,13 @@ def test_progress(bar: str, progress: tuple[int, ...]) -> None:
     assert reading["progress"] == dict(zip(("percent", "done", "total", "elapsed_seconds", "remaining_seconds"), progress, strict=True), phase="load_weights")
 
 
+def test_a_bar_that_is_cut_anywhere() -> None:
+    bar = "\rMulti-thread loading shards:  17% Completed | 2/12 [1:02:03<54:23, 57.2s/it]"
+    start = SGLANG_OLD.split("[2025-03-01 10:01:20")[0]
+    done = [(read(start + bar[:length])["progress"] or {}).get("remaining_seconds") for length in range(len(bar) + 1)]
+    assert set(done) == {None, 3263}
+
+
 def test_a_line_glued_to_a_bar() -> None:
     text = SGLANG_OLD.split("[2025-03-01 10:01:37")[0]
     text += "\rCapturing batches (bs=8 avail_mem=10.19 GB):  50%|#####     | 3/6 [00:04<00:04][2025-03-01 10:01:38 TP0] max_total_num_tokens=7, x\n"
