@@ -279,6 +279,7 @@ MODELS: dict[str, tuple[Config, t.Callable[[Config], Tensors]]] = {
                 "shared_expert_intermediate_size": 1024, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
                 "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 64, "mamba_ssm_dtype": "float32",
                 "max_position_embeddings": 262144, "mtp_num_hidden_layers": 1,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25},
                 "layer_types": _alternating(48, "linear_attention", 4, "full_attention"),
             },
             "vision_config": {
@@ -371,6 +372,7 @@ MODELS: dict[str, tuple[Config, t.Callable[[Config], Tensors]]] = {
             "vocab_size": 151936, "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
             "shared_expert_intermediate_size": 512, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
             "linear_num_key_heads": 16, "linear_num_value_heads": 32, "max_position_embeddings": 262144, "tie_word_embeddings": False,
+            "partial_rotary_factor": 0.25,
         },
         _qwen3_next,
     ),

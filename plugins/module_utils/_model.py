@@ -57,6 +57,7 @@ CONFIG_FIELDS = (
     "linear_num_key_heads",
     "linear_num_value_heads",
     "mamba_ssm_dtype",
+    "partial_rotary_factor",
 )
 # The same thing has had several names; the first that is there counts.
 CONFIG_ALIASES = {
@@ -299,6 +300,9 @@ def config_summary(config: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
         found = [config[name] for name in names if config.get(name) is not None]
         if found:
             summary[field] = found[0]
+    rope = config.get("rope_parameters")
+    if isinstance(rope, dict) and rope.get("partial_rotary_factor") is not None:
+        summary.setdefault("partial_rotary_factor", rope["partial_rotary_factor"])
     quantization = config.get("quantization_config")
     if isinstance(quantization, dict):
         summary["quantization_config"] = {field: quantization[field] for field in QUANTIZATION_FIELDS if quantization.get(field) is not None}

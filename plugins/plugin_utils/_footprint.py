@@ -19,7 +19,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._mem
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import size
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _footprint_cache, _footprint_needs, _footprint_remedies, _footprint_wish
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._footprint_needs import Node
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._footprint_weights import Weights, text_config, weights
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._footprint_weights import Weights, positions, text_config, weights
 
 # A request that an engine must be able to take, where neither the recipe nor the model says how long one may be.
 SHORT = 8192
@@ -80,6 +80,8 @@ class Footprint:
     def rank_weights(self, at: int) -> int:
         stage = self.stage(at)
         rank = self.weights.rank(stage) + self.weights.latent // max(len(self.weights.stages), 1)
+        if rank:
+            rank += positions(self.model.get("config") or {}, self.memory.position_bytes)
         # In memory that is shared, what is moved to main memory stays in it.
         return rank if self.nodes[at].shared else max(rank - self.wish.offload, 0)
 

@@ -81,6 +81,18 @@ def text_config(config: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     return merged
 
 
+def positions(config: t.Mapping[str, t.Any], element: int) -> int:
+    """Bytes of the table of angles that every rank makes once: for each position, a sine and a cosine for every pair that is turned.
+
+    It is no tensor of the files, but part of what the engines report for their weights: 67 MB of Llama's 131072 positions.
+    """
+    text = text_config(config)
+    heads = text.get("num_attention_heads")
+    dimension = text.get("head_dim") or (text["hidden_size"] // heads if heads and text.get("hidden_size") else 0)
+    turned = text.get("qk_rope_head_dim") or int(dimension * (text.get("partial_rotary_factor") or 1))
+    return int((text.get("max_position_embeddings") or 0) * turned * element)
+
+
 def stage_layers(layers: int, stages: int) -> list[tuple[int, int]]:
     """First and behind-the-last layer of each stage; the rest of an uneven split goes to the last ones (C(get_pp_indices) of both engines)."""
     base, rest = divmod(layers, stages)

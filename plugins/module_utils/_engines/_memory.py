@@ -138,6 +138,8 @@ class Memory:
     """Type of a linear attention's state where the model doesn't tell."""
     state_drafts: bool = False
     """The state of a linear attention holds its convolution's inputs for every token of a draft as well."""
+    position_bytes: int = 2
+    """Of a number in the table by which positions are turned into angles."""
     variables: t.Mapping[str, t.Tuple[str, int]] = field(default_factory=dict)
     """Environment variables that set a knob, and the factor from its value to bytes."""
     source: str = ""

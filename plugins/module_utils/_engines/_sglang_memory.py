@@ -165,5 +165,7 @@ MEMORY = Memory(
         "Llama4ForConditionalGeneration GptOssForCausalLM MiMoV2FlashForCausalLM MiMoV2ForCausalLM Step3p5ForCausalLM "
         "Step3p7ForConditionalGeneration Gemma4ForCausalLM Gemma4ForConditionalGeneration LagunaForCausalLM MellumForCausalLM".split()
     ),
+    # srt/layers/rotary_embedding/base.py: the table stays in 32 bits on CUDA.
+    position_bytes=4,
     source="SGLang 0.5.17",
 )

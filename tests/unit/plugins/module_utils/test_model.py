@@ -104,6 +104,7 @@ def test_the_configuration_of_a_multimodal_model() -> None:
         "model_type": "qwen3_5_moe",
         "dtype": "bfloat16",
         "text_config": {"num_local_experts": 256, "head_dim": 128, "mtp_num_hidden_layers": 1, "layer_types": ["linear_attention"]},
+        "rope_parameters": {"rope_theta": 10000000, "partial_rotary_factor": 0.25},
         "vision_config": {"hidden_size": 1152, "depth": 27},
         "quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]},
     }
@@ -111,6 +112,7 @@ def test_the_configuration_of_a_multimodal_model() -> None:
         "model_type": "qwen3_5_moe",
         "dtype": "bfloat16",
         "text_config": {"num_experts": 256, "head_dim": 128, "mtp_layers": 1, "layer_types": ["linear_attention"]},
+        "partial_rotary_factor": 0.25,
         "vision_config": {"hidden_size": 1152},
         "quantization_config": {"quant_method": "fp8"},
     }

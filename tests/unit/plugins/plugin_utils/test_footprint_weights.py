@@ -187,6 +187,24 @@ def test_an_unknown_type_is_told_and_takes_nothing() -> None:
     assert (found.rank(0), found.assumed) == (0, ["tensors of the unknown type Q9 (model.layers.{}.mlp.up_proj.weight) take nothing"])
 
 
+@pytest.mark.parametrize(
+    ("name", "element", "size"),
+    [
+        ("Llama-3.3-70B", 4, 131072 * 128 * 4),
+        ("DeepSeek-V3", 4, 163840 * 64 * 4),
+        # A quarter of 256 is turned.
+        ("Qwen3.5-122B-A10B-FP8", 2, 262144 * 64 * 2),
+        ("Mixtral-8x22B", 2, 65536 * 128 * 2),
+    ],
+)
+def test_the_table_of_angles(name: str, element: int, size: int) -> None:
+    assert subject.positions(made(name)[0], element) == size
+
+
+def test_a_model_without_positions_has_no_table() -> None:
+    assert subject.positions({"num_attention_heads": 8, "hidden_size": 64}, 4) == subject.positions({}, 4) == 0
+
+
 def test_without_tensors_the_whole_is_split_evenly() -> None:
     found = subject.weights([], {}, 2, whole=1000)
     assert (found.rank(0), found.known) == (500, False)
