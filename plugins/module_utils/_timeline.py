@@ -79,14 +79,14 @@ class Timeline:
         self._claims: t.Dict[str, str] = {}
         self._starts: t.List[str] = []
         self._elsewhere = False
-        self._herald: t.Optional[t.List[str]] = None
+        self._heralds: t.Dict[str, str] = {}
         self._spared: t.Optional[str] = None
         self._block: t.Optional[t.Dict[str, t.Any]] = None
         self._nccl = NCCLFacts()
 
     _PLAIN = (
         "_engine _year _earlier _runs _first _clock _last _last_line _useful _stopping "
-        "_phase _phases _progress _claims _starts _elsewhere _herald _spared _block"
+        "_phase _phases _progress _claims _starts _elsewhere _heralds _spared _block"
     ).split()
 
     def state(self) -> t.Dict[str, t.Any]:
@@ -181,7 +181,7 @@ class Timeline:
                     position = end + 1
                     continue
                 for line in _logline.read(chunk[position:end], self._year):
-                    if not self._in_block(line):
+                    if not self._in_block(line) and line.text:
                         self._event(line)
                 position = end + 1
                 continue
@@ -235,15 +235,17 @@ class Timeline:
             # A Ray node: its own phases will stand in the head's log; a head goes on with the engine's own lines.
             self._phase, self._phases, self._elsewhere = "container", [], True
             self._found.listed = [c for c in self._found.listed if c["fatal"]]  # it has found the head's Ray
-        heralded = self._herald is not None and self._herald[0] == line.process
+        # Other processes may speak between: "(Worker_TP5 ..) WorkerProc hit an exception.", "(Worker_TP6 ..) ..", "(Worker_TP5 ..) Traceback ..".
+        herald = self._heralds.pop(line.process, None)
         doomed = any(word in text for word in self._marks.fatal)
         spared, self._spared = self._spared == line.process, line.process if any(word in text for word in _CAUGHT) else None
         if TRACEBACK in text:
-            if line.body.startswith((" ", "\t")) and line.body.lstrip().startswith(TRACEBACK) and not heralded:
+            if line.body.startswith((" ", "\t")) and line.body.lstrip().startswith(TRACEBACK) and herald is None:
                 return  # quoted: site's "Error processing line 1 of /usr/lib/..pth:", "  Traceback ..", ".. Remainder of file ignored"
-            self._open(line, fatal=doomed or heralded or not (line.process or line.logged or spared), herald=heralded)
+            self._open(line, fatal=doomed or herald is not None or not (line.process or line.logged or spared), herald=herald)
             return
-        self._herald = [line.process, _logline.mask(text)] if doomed else None
+        if doomed:
+            self._heralds[line.process] = _logline.mask(text)
         # torch: "[PG ID 2 PG GUID 3 Rank 0] Process group watchdog thread terminated with exception: CUDA error: out of memory".
         taken = _TAKEN in text
         bare = taken or _EXCEPTION.match(line.body) is not None
@@ -304,9 +306,8 @@ class Timeline:
 
     # Tracebacks.
 
-    def _open(self, line: Line, fatal: bool, herald: bool) -> None:
-        lines = [self._herald[1]] if herald and self._herald else []
-        self._herald = None
+    def _open(self, line: Line, fatal: bool, herald: t.Optional[str]) -> None:
+        lines = [herald] if herald is not None else []
         self._block = {
             "kind": "python",
             "key": line.process,

@@ -126,6 +126,16 @@ def test_an_exception_that_somebody_caught(said: str) -> None:
     assert found["fatal"] is True
 
 
+def test_heralds_of_several_processes() -> None:
+    """vLLM's workers fail at once, and each puts a carriage return before its line ends."""
+    said = ["WorkerProc hit an exception.", "Traceback (most recent call last):", '  File "a.py", line 1', "ValueError: odd"]
+    before = [f"(Worker_TP{rank} pid={rank}) ERROR 11-29 10:05:20 [multiproc_executor.py:9] " for rank in range(3)]
+    found = read("".join(f"{who}{text}\r\n" for text in said[:2] for who in before) + "".join(f"{before[2]}{text}\r\n" for text in said[2:]), "vllm")[
+        "candidates"
+    ]
+    assert [(c["message"], c["fatal"], len(c["lines"])) for c in found] == [("ValueError: odd", True, 4)]
+
+
 def test_what_follows_a_traceback_at_once() -> None:
     """No empty line, and no other process between an exception that was overcome and the one that ends the process."""
     a = "(EngineCore pid=2) ERROR 11-29 10:05:20 [core.py:9] "
