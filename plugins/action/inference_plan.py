@@ -13,7 +13,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _planner, _recipe, _screen
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _plan_memory, _planner, _recipe, _screen
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import forks
 
 RECIPES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "playbooks", "recipes")
@@ -59,6 +59,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "gpus": {"type": "str", "choices": ["auto", "all", "none"], "default": "auto"},
     "api_key": {"type": "str", "no_log": True},
     "restart": {"type": "bool", "default": False},
+    "evict": {"type": "list", "elements": "str", "default": []},
     "restore": {"type": "bool", "default": False},
     "show": {"type": "bool", "default": True},
 }
@@ -171,6 +172,7 @@ class ActionModule(ActionBase):
             api_key=args["api_key"],
             new_launch_id=time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()) + secrets.token_hex(3),
             restart=args["restart"],
+            evict=args["evict"],
             parser=args["parser"],
             parser_problem=args["parser_problem"],
             verify_arguments=args["verify_arguments"],
@@ -196,13 +198,16 @@ class ActionModule(ActionBase):
             "model_digest": plan.nodes[0].model.get("digest"),
             "endpoint": plan.endpoint,
             "launch_id": plan.launch_id,
+            "memory": plan.memory,
             "ranks": [
                 {
                     "node": node.name,
+                    "evict": evict,
+                    "wanted_free": _plan_memory.wanted_free(plan, rank),
                     "spec_hash": _container.spec_hash(_container.public(request)),
                     "launch": launch_options(request, plan.launch_id, secret),
                 }
-                for node, request in zip(plan.nodes, plan.requests, strict=True)
+                for rank, (node, request, evict) in enumerate(zip(plan.nodes, plan.requests, plan.evict, strict=True))
             ],
             "secret": secret,
             "screen": lines,

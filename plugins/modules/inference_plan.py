@@ -142,6 +142,12 @@ options:
     description:
       - The API's key. Only a fingerprint of it is kept.
     type: str
+  evict:
+    description:
+      - Names of containers that may be stopped to make room on the nodes. Their memory counts as available.
+    type: list
+    elements: str
+    default: []
   restart:
     description:
       - Plan a restart though nothing asks for one.
@@ -251,8 +257,15 @@ plan:
     launch_id:
       description: The launch, a new one where one is to be started. Only with O(nodes).
       type: str
+    memory:
+      description:
+        - What a launch that is to start needs of each node's memory, what of the cache fits beside it, and how the engine is best told, all by
+          estimate. It is empty where nothing is to start. Only with O(nodes).
+      type: dict
     ranks:
-      description: For each rank C(node), C(spec_hash), and C(launch), the options of M(sparkstack.inference.inference_launch). Only with O(nodes).
+      description:
+        - For each rank C(node), C(spec_hash), and C(launch), the options of M(sparkstack.inference.inference_launch); C(evict), the containers of
+          O(evict) that run there, and C(wanted_free), bytes for which page cache must be given back first, or V(0). Only with O(nodes).
       type: list
       elements: dict
     secret:

@@ -112,15 +112,35 @@ def compare(ranks: t.Sequence[tuple[str, Info, str, dict[str, t.Any]]], deployme
     return reasons, differences
 
 
-def others(info: Info, memory: t.Mapping[str, t.Any], deployment: str) -> list[t.Mapping[str, t.Any]]:
-    """The processes that hold memory on a node and are none of the deployment's, largest first."""
-    own = {container["name"] for container in info.get("containers") or [] if container["deployment"] == deployment}
-    return [process for process in memory.get("processes") or [] if (process.get("container") or {}).get("name") not in own]
+def owned(info: Info, deployment: str) -> list[t.Mapping[str, t.Any]]:
+    """The deployment's containers on a node."""
+    return [container for container in info.get("containers") or [] if container["deployment"] == deployment]
 
 
-def held_by_others(info: Info, memory: t.Mapping[str, t.Any], deployment: str) -> int:
-    """Bytes that they hold."""
-    return sum(process.get("used_bytes") or 0 for process in others(info, memory, deployment))
+def others(info: Info, memory: t.Mapping[str, t.Any], deployment: str) -> list[dict[str, t.Any]]:
+    """Who holds memory on a node and is none of the deployment's, largest first.
+
+    :param memory: the fact C(gpu_memory), best with its C(holders); without, only what the driver tells is known.
+    :returns: C(kind) (container or process), C(name), C(image), C(pid) and C(held) (bytes of what C(available_bytes) is about: a GPU's own
+        memory, or the node's; 0 where the driver does not tell).
+    """
+    own = {container["name"] for container in owned(info, deployment)}
+    key = "gpu_bytes" if memory.get("gpus") and not memory.get("unified") else "bytes"
+    if memory.get("holders") is not None:
+        found = [{**holder, "held": holder[key]} for holder in memory["holders"] if holder[key]]
+    else:
+        found = [_process(process) for process in memory.get("processes") or []]
+    return [holder for holder in found if holder["kind"] != "container" or holder["name"] not in own]
+
+
+def _process(process: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    container = process.get("container") or {}
+    who = (
+        {"kind": "container", "name": container.get("name"), "image": container.get("image")}
+        if container
+        else {"kind": "process", "name": process["name"], "image": None}
+    )
+    return {**who, "pid": process["pid"], "held": process.get("used_bytes") or 0}
 
 
 def recorded(info: Info, deployment: str, launch_id: str) -> bool:

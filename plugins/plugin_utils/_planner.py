@@ -12,76 +12,15 @@ Pure: data in, data out. What was not measured is told as assumed.
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass, field
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import RankSpec
 from ansible_collections.sparkstack.inference.plugins.module_utils._options import Parser
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
 from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import ANY
-from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed, size
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _container
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _container, _plan_memory
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._plan import Node, Plan, Settings
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._recipe import Recipe
-
-
-@dataclass(frozen=True)
-class Node:
-    """What is known of one node; None stands for "not looked at yet"."""
-
-    name: str
-    fabric: t.Mapping[str, t.Any] = field(default_factory=dict)
-    """The fact C(fabric) of M(sparkstack.inference.fabric_facts)."""
-    environment: t.Mapping[str, str] = field(default_factory=dict)
-    """The node's NCCL and Gloo variables."""
-    memory: t.Mapping[str, t.Any] = field(default_factory=dict)
-    """The fact C(gpu_memory) of M(sparkstack.inference.gpu_memory_facts)."""
-    info: t.Mapping[str, t.Any] = field(default_factory=dict)
-    """The answer of M(sparkstack.inference.inference_info)."""
-    model: t.Mapping[str, t.Any] = field(default_factory=dict)
-    """The answer of M(sparkstack.inference.model_manifest_info)."""
-    proof: t.Mapping[str, t.Any] = field(default_factory=dict)
-    """The answer of M(sparkstack.inference.inference_proof), at the head."""
-    verdict: str | None = None
-    """What M(sparkstack.inference.init_phase_wait) says of a launch that does not answer (yet)."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the user decides beside the recipe."""
-
-    listen_address: str = "0.0.0.0"
-    endpoint_host: str | None = None
-    cache_dir: str = "/var/cache/sparkstack"
-    gpus: str = "auto"
-    api_key: str | None = None
-    new_launch_id: str = ""
-    restart: bool = False
-    parser: t.Mapping[str, t.Any] | None = None
-    parser_problem: str | None = None
-    verify_arguments: bool = True
-
-
-@dataclass
-class Plan:
-    """What is to run, what is to be done about it, and why."""
-
-    recipe: Recipe
-    nodes: list[Node]
-    requests: list[_container.Request]
-    launch_id: str = ""
-    action: str = "none"
-    reasons: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    assumed: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    differences: list[str] = field(default_factory=list)
-    away: float | None = None
-    """Seconds until it serves (again), as its last start took; None where nothing starts or none is known."""
-    unrecorded: bool = False
-    """It serves, and the nodes have not kept that: the run that began it was killed before."""
-    staged: bool = False
-    """The image is the same on all nodes."""
-    endpoint: str = ""
-    arguments_checked: str | None = None
 
 
 def ranks(head: t.Sequence[str], workers: t.Sequence[str], in_play: t.Collection[str]) -> list[str]:
@@ -135,7 +74,7 @@ def make(recipe: Recipe, nodes: t.Sequence[Node], settings: Settings) -> Plan:
     plan.requests = [_request(plan, settings, rank) for rank in range(len(plan.nodes))]
     _check_arguments(plan, settings)
     _decide(plan, settings)
-    _check_memory(plan)
+    _plan_memory.check(plan, settings.evict)
     _check_ports(plan)
     if plan.action == "none":
         plan.unrecorded = any(not _actual.recorded(node.info, recipe.name, _launch_id(plan)) for node in plan.nodes)
@@ -240,54 +179,6 @@ def _check_arguments(plan: Plan, settings: Settings) -> None:
         )
     else:
         plan.assumed.append(f"the arguments are valid: {settings.parser_problem or 'no image could be asked'}")
-
-
-def weights_per_rank(plan: Plan) -> int | None:
-    """Bytes of the model's weights that each rank holds, if they are split evenly; None when nothing is known."""
-    measured = plan.nodes[0].model.get("weight_bytes")
-    whole = measured or plan.recipe.model_bytes
-    return whole // plan.recipe.tensor_parallel_size if whole else None
-
-
-def _check_memory(plan: Plan) -> None:
-    share = weights_per_rank(plan)
-    if not share:
-        plan.assumed.append("the model fits: the size of its weights is not known")
-        return
-    if plan.action not in ("start", "restart"):
-        return
-    if not plan.nodes[0].model.get("weight_bytes"):
-        plan.assumed.append(f"the weights are {size(plan.recipe.model_bytes)}, as the recipe says")
-    for node in plan.nodes:
-        total, available = node.memory.get("total_bytes"), node.memory.get("available_bytes")
-        if not total or available is None:
-            plan.assumed.append(f"{node.name} has memory for {size(share)} of weights: it was not measured")
-        elif share > total:
-            plan.problems.append(
-                f"{node.name} has {size(total)} of memory, but its rank needs {size(share)} for the weights alone: take more nodes or a smaller model."
-            )
-        elif _own(plan, node):
-            # What the old rank holds comes back when it goes; how much that is, not every driver tells. What others hold stays.
-            others = _actual.held_by_others(node.info, node.memory, plan.recipe.name)
-            if share > total - others:
-                plan.problems.append(
-                    f"Others hold {size(others)} of the {size(total)} of {node.name}, but its rank needs {size(share)} for the weights alone: "
-                    f"{_holder(plan, node)}."
-                )
-        elif share > available:
-            plan.problems.append(
-                f"{node.name} has {size(available)} of {size(total)} available, but its rank needs {size(share)} for the weights alone: {_holder(plan, node)}."
-            )
-
-
-def _holder(plan: Plan, node: Node) -> str:
-    largest = next(iter(_actual.others(node.info, node.memory, plan.recipe.name)), None)
-    if not largest:
-        return "see what holds the memory there (ps aux --sort -rss) and stop it"
-    container = largest.get("container")
-    who = f"container {container['name']} ({container['image']})" if container else f"process {largest['pid']} ({largest['name']})"
-    held = largest.get("used_bytes")
-    return f"{who} holds {size(held) if held else 'most'}; stop it first"
 
 
 def _own(plan: Plan, node: Node) -> list[t.Mapping[str, t.Any]]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import size
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._planner import Node, Plan, weights_per_rank
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _plan_memory
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._plan import Node, Plan
 
 _ACTIONS = {
     "none": "nothing",
@@ -33,7 +33,7 @@ def screen(plan: Plan) -> list[str]:
         ["rank", "node", "fabric address", "interface", "RDMA device", "memory available", "now"],
         [_row(plan, rank, node) for rank, node in enumerate(plan.nodes)],
     )
-    share, weights = weights_per_rank(plan), head.model.get("weight_bytes")
+    share, weights = _plan_memory.weights_per_rank(plan), head.model.get("weight_bytes")
     weigh = f"{size(weights or recipe.model_bytes)} of weights, {size(share)} a rank" if share else "size not known"
     lines += [
         "",
@@ -46,6 +46,7 @@ def screen(plan: Plan) -> list[str]:
     if plan.away is not None:
         stops = "it serves now, and is away" if plan.nodes[0].proof.get("answered") else "it serves after"
         lines.append(f"  time       {stops} about {plan.away:.0f} s, as long as its last start took")
+    lines += _listed("memory", _plan_memory.lines(plan))
     lines += _listed("because", plan.reasons)
     lines += _listed("changes", plan.differences)
     lines += _listed("assumed", plan.assumed)

@@ -61,7 +61,7 @@ def plan(launch: str, image: str, **changes: t.Any) -> dict[str, t.Any]:
         "rendezvous_port": 29501, "ready_timeout": 60, "proof": {"prompt": "a", "max_tokens": 1, "timeout": 1}, "recipe": record("", "")["recipe"],
         "action": "restart", "reasons": ["new"], "differences": [], "idle": False, "staged": True, "unrecorded": False, "image_content": image,
         "model_digest": "d", "endpoint": "http://spark1:8000/v1", "launch_id": launch, "secret": [],
-        "ranks": [{"node": f"spark{rank + 1}", "spec_hash": "h", "launch": LAUNCH} for rank in range(2)], **changes,
+        "ranks": [{"node": f"spark{rank + 1}", "spec_hash": "h", "evict": [], "wanted_free": 0, "launch": LAUNCH} for rank in range(2)], **changes,
     }  # fmt: skip
 
 
@@ -82,7 +82,8 @@ class Ways:
             (tasks / "main.yml").write_text("- sparkstack.inference.other:\n")
         docker = folder / "ansible_collections" / "community" / "docker" / "plugins" / "action"
         docker.mkdir(parents=True)
-        (docker / "docker_image_tag.py").write_text(STAND_IN)
+        for name in ("docker_image_tag", "docker_container"):
+            (docker / f"{name}.py").write_text(STAND_IN)
         for path in [*(ROOT / "plugins" / "modules").glob("*.py"), pathlib.Path("other.py")]:
             (here / "plugins" / "action" / path.name).write_text(STAND_IN)
 
@@ -128,6 +129,30 @@ def test_a_controller_that_keeps_no_record_does_not_cost_the_images(ways: Ways) 
     told = ways.play("main", answers, tp_launch_history_dir="/nowhere")
     assert "The record of launch L2 could not be kept: Read-only file system." in told and ways.locks() == ["held", "free"]
     assert [[call["repository"] for call in ways.calls("docker_image_tag", host)] for host in ("spark1", "spark2")] == [[["sparkstack-kept:tiny-good"]]] * 2
+
+
+def test_room_is_made_and_the_nodes_are_guarded_while_the_ranks_load(ways: Ways) -> None:
+    wanted = plan("L2", "new")
+    wanted["ranks"][1].update(evict=["embeddings"], wanted_free=7)
+    told = ways.play("main", {"inference_plan": [{"plan": wanted}]}, tp_launch_memory_floor="3g", tp_launch_drop_caches=True)
+    assert "answered" in told
+    assert [[call["name"] for call in ways.calls("docker_container", host)] for host in ("spark1", "spark2")] == [[], ["embeddings"]]
+    assert [[call["wanted"] for call in ways.calls("page_cache_release", host)] for host in ("spark1", "spark2")] == [[], [7]]
+    # It is looked whether they can be guarded, then they are, then they are no more.
+    assert [call.get("state", "started") for call in ways.calls("memory_guard", "spark2")] == ["started", "started", "stopped"]
+    assert [call.get("state") for call in ways.calls("inference_launch", "spark2")] == ["absent", "started"]
+
+
+def test_where_a_guard_has_stopped_a_rank_all_are_stopped(ways: Ways) -> None:
+    failed = {"verdict": "failed", "summary": "It was stopped by the memory guard.", "remedy": "Lower it.", "nodes": {"spark2": {"guarded": True}}}
+    told = ways.play("main", {"inference_plan": [{"plan": plan("L2", "new")}], "init_phase_wait": [failed]})
+    assert "It was stopped by the memory guard. Lower it." in told and ways.locks() == ["held", "free"]
+    assert [[call.get("state") for call in ways.calls("inference_launch", host)] for host in ("spark1", "spark2")] == [["absent", "started", "stopped"]] * 2
+
+
+def test_without_a_guard_nobody_is_asked_about_it(ways: Ways) -> None:
+    assert "answered" in ways.play("main", {"inference_plan": [{"plan": plan("L2", "new")}]}, tp_launch_memory_guard=False)
+    assert ways.calls("memory_guard", "spark1") == []
 
 
 GONE = "A node can't be reached any more, as told above: run this again when ssh reaches it."

@@ -97,13 +97,29 @@ def test_a_slow_look_at_the_head_restarts_nothing_that_serves() -> None:
 def test_what_others_hold() -> None:
     memory = {
         "processes": [
-            {"pid": 1, "used_bytes": 60, "container": {"name": "tiny-rank0"}},
-            {"pid": 2, "used_bytes": 7, "container": {"name": "other"}},
-            {"pid": 3, "used_bytes": None, "container": None},
+            {"pid": 1, "name": "vllm", "used_bytes": 60, "container": {"name": "tiny-rank0"}},
+            {"pid": 2, "name": "vllm", "used_bytes": 7, "container": {"name": "other", "image": "i"}},
+            {"pid": 3, "name": "Xorg", "used_bytes": None, "container": None},
         ]
     }
-    assert _actual.held_by_others(info(rank(0)), memory, "tiny") == 7
-    assert _actual.held_by_others(info(rank(0)), memory, "another") == 67
+    other = {"kind": "container", "name": "other", "image": "i", "pid": 2, "held": 7}
+    assert _actual.others(info(rank(0)), memory, "tiny") == [other, {"kind": "process", "name": "Xorg", "image": None, "pid": 3, "held": 0}]
+    assert [holder["held"] for holder in _actual.others(info(rank(0)), memory, "another")] == [60, 7, 0]
+
+
+@pytest.mark.parametrize(("unified", "held"), [(True, [12, 5]), (False, [9])], ids=["one memory", "the GPU's own"])
+def test_what_others_hold_of_the_memory_that_is_asked_for(unified: bool, held: list[int]) -> None:
+    memory = {
+        "unified": unified,
+        "gpus": [{}],
+        "processes": [],
+        "holders": [
+            {"kind": "container", "name": "tiny-rank0", "image": "i", "pid": None, "bytes": 60, "gpu_bytes": 50},
+            {"kind": "container", "name": "old", "image": "i", "pid": None, "bytes": 12, "gpu_bytes": 9},
+            {"kind": "process", "name": "java", "image": None, "pid": 7, "bytes": 5, "gpu_bytes": 0},
+        ],
+    }
+    assert [holder["held"] for holder in _actual.others(info(rank(0)), memory, "tiny")] == held
 
 
 def test_how_long_the_last_start_took() -> None:

@@ -12,7 +12,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _planner, _recipe, _screen
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _plan_memory, _planner, _recipe, _screen
 
 GIB = 1024**3
 RECIPE = {
@@ -248,7 +248,7 @@ def test_one_rank_left_is_no_deployment() -> None:
                 "memory__processes": [{"pid": 7, "name": "python3", "used_bytes": 100 * GIB, "container": {"name": "embeddings", "image": "tei:1"}}],
             },
             "spark2 has 5.0 GiB of 121.0 GiB available, but its rank needs 10.0 GiB for the weights alone: "
-            "container embeddings (tei:1) holds 100.0 GiB; stop it first.",
+            "container embeddings (tei:1) holds 100.0 GiB; stop it first, or let this do it: tp_launch_evict with embeddings.",
         ),
         (
             {"memory__total_bytes": 8 * GIB},
@@ -367,5 +367,45 @@ def test_what_others_hold_stops_a_restart_that_can_not_fit() -> None:
     assert make(nodes).problems == []
     assert make(nodes, arguments={"max-model-len": 1024}).problems == [
         "Others hold 8.0 GiB of the 15.0 GiB of spark2, but its rank needs 10.0 GiB for the weights alone: "
-        "container embeddings (tei:1) holds 8.0 GiB; stop it first."
+        "container embeddings (tei:1) holds 8.0 GiB; stop it first, or let this do it: tp_launch_evict with embeddings."
     ]
+
+
+# Memory.
+
+
+def squatted(**changes: t.Any) -> _planner.Node:
+    """A node on which somebody's container leaves too little."""
+    holder = {"kind": "container", "name": "embeddings", "image": "tei:1", "pid": None, "bytes": 104 * GIB, "gpu_bytes": 104 * GIB}
+    return node(2, memory__available_bytes=6 * GIB, memory__free_bytes=6 * GIB, memory__holders=[holder], **changes)
+
+
+def test_a_container_that_may_go_makes_room() -> None:
+    assert len(make([node(1), squatted()]).problems) == 1
+    assert len(make([node(1), squatted()], dataclasses.replace(SETTINGS, evict=["another"])).problems) == 1
+    plan = make([node(1), squatted()], dataclasses.replace(SETTINGS, evict=["embeddings", "another"]))
+    assert (plan.problems, plan.evict) == ([], [[], ["embeddings"]])
+    assert plan.memory["nodes"][1]["available_bytes"] == 110 * GIB
+
+
+def test_nothing_goes_for_a_deployment_that_runs_as_wanted() -> None:
+    nodes = deployed()
+    nodes[1].memory.update(holders=squatted().memory["holders"])
+    plan = make(nodes, dataclasses.replace(SETTINGS, evict=["embeddings"]))
+    assert (plan.action, plan.evict, plan.memory) == ("none", [[], []], {})
+
+
+def test_page_cache_is_given_back_where_it_takes_what_a_start_needs() -> None:
+    plan = make([node(1, memory__free_bytes=100 * GIB), node(2, memory__free_bytes=4 * GIB)])
+    assert _plan_memory.wanted_free(plan, 0) == 0
+    assert _plan_memory.wanted_free(plan, 1) == plan.memory["nodes"][1]["total_bytes"] > 10 * GIB
+
+
+def test_the_screen_tells_what_the_tightest_node_needs() -> None:
+    plan = make([node(1, memory__free_bytes=100 * GIB), node(2, memory__available_bytes=90 * GIB, memory__free_bytes=90 * GIB)])
+    lines = _plan_memory.lines(plan)
+    assert lines[0] == "what spark2 needs, which has the least to spare, by estimate"
+    assert lines[1].split()[:3] == ["weights", "10.0", "GiB"]
+    assert [line for line in lines if line.startswith("in all")][0].endswith("of 90.0 GiB that can be had")
+    screen = _screen.screen(plan)
+    assert any(line.startswith("  memory     what spark2 needs") for line in screen)

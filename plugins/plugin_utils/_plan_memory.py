@@ -1,0 +1,138 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is private to the collection: it can change at any time.
+
+"""The memory of a planned launch: what surely does not fit is refused, what is estimated is told. Pure."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed, size
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._footprint import plan_memory
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._memory_return import who
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._plan import Node, Plan
+
+
+def weights_per_rank(plan: Plan) -> int | None:
+    """Bytes of the model's weights that each rank holds, if they are split evenly; None when nothing is known."""
+    measured = plan.nodes[0].model.get("weight_bytes")
+    whole = measured or plan.recipe.model_bytes
+    return whole // plan.recipe.tensor_parallel_size if whole else None
+
+
+def check(plan: Plan, evict: t.Collection[str]) -> None:
+    """Add to a plan's problems, notes and assumptions what is to be said of its memory, and to C(memory) and C(evict) what is planned.
+
+    :param evict: names of containers that may be stopped.
+    """
+    plan.evict = [[] for _node in plan.nodes]
+    share = weights_per_rank(plan)
+    if not share:
+        plan.assumed.append("the model fits: the size of its weights is not known")
+    if plan.action not in ("start", "restart"):
+        return
+    name = plan.recipe.name
+    plan.evict = [sorted({holder["name"] for holder in _actual.others(node.info, node.memory, name) if _may_go(holder, evict)}) for node in plan.nodes]
+    if share:
+        _check_weights(plan, share, evict)
+        _estimate(plan, evict)
+
+
+def wanted_free(plan: Plan, rank: int) -> int:
+    """Bytes that must be free on a rank's node before it starts, where page cache takes of them; 0 where nothing is to be given back."""
+    rows = plan.memory.get("nodes") or []
+    return int(rows[rank]["total_bytes"]) if rank < len(rows) and rows[rank].get("reclaim_bytes") else 0
+
+
+def lines(plan: Plan) -> list[str]:
+    """What the node needs that has the least to spare, as a small table; nothing where nothing is to start or was measured."""
+    rows = [row for row in plan.memory.get("nodes") or [] if row["spare_bytes"] is not None]
+    if not rows:
+        return []
+    row = min(rows, key=lambda each: each["spare_bytes"])
+    told = [f"what {row['node']} needs, which has the least to spare, by estimate" if len(rows) > 1 else f"what {row['node']} needs, by estimate"]
+    told += [f"{need['what']:<14}{size(need['bytes']):>10}  {need['why']}" for need in row["needs"]]
+    told.append(f"{'in all':<14}{size(row['total_bytes']):>10}  of {size(row['available_bytes'])} that can be had")
+    if plan.memory.get("context_length_that_fits") is not None:
+        told.append(f"fits: requests of {plan.memory['context_length_that_fits']} tokens, {plan.memory['concurrency_that_fits']} at once")
+    knob = plan.memory.get("knob")
+    if knob:
+        has = f"{knob['option']} is {knob['value']}, as the recipe says; " if knob["given"] else ""
+        told.append(
+            f"{has}recommended: {knob['recommended']}" if has else f"{knob['option']}: {knob['recommended']} is recommended; the recipe leaves it to the engine"
+        )
+    return told
+
+
+def _may_go(holder: t.Mapping[str, t.Any], evict: t.Collection[str]) -> bool:
+    return bool(holder["kind"] == "container" and holder["name"] in evict)
+
+
+def _check_weights(plan: Plan, share: int, evict: t.Collection[str]) -> None:
+    """Refuse what can't be, whatever an engine does with the rest."""
+    if not plan.nodes[0].model.get("weight_bytes"):
+        plan.assumed.append(f"the weights are {size(plan.recipe.model_bytes)}, as the recipe says")
+    for node in plan.nodes:
+        total, available = node.memory.get("total_bytes"), node.memory.get("available_bytes")
+        others = [holder for holder in _actual.others(node.info, node.memory, plan.recipe.name) if not _may_go(holder, evict)]
+        if not total or available is None:
+            plan.assumed.append(f"{node.name} has memory for {size(share)} of weights: it was not measured")
+        elif share > total:
+            plan.problems.append(
+                f"{node.name} has {size(total)} of memory, but its rank needs {size(share)} for the weights alone: take more nodes or a smaller model."
+            )
+        elif _actual.owned(node.info, plan.recipe.name):
+            # What the old rank holds comes back when it goes; how much that is, not every driver tells. What others hold stays.
+            held = sum(holder["held"] for holder in others)
+            if share > total - held:
+                plan.problems.append(
+                    f"Others hold {size(held)} of the {size(total)} of {node.name}, but its rank needs {size(share)} for the weights alone: {_remedy(others)}."
+                )
+        elif share > available + _going(plan, node, evict):
+            plan.problems.append(
+                f"{node.name} has {size(available)} of {size(total)} available, but its rank needs {size(share)} for the weights alone: {_remedy(others)}."
+            )
+
+
+def _remedy(others: t.Sequence[t.Mapping[str, t.Any]]) -> str:
+    largest = [holder for holder in others if holder["held"]][:3] or list(others[:1])
+    if not largest:
+        return "see what holds the memory there (ps aux --sort -rss) and stop it"
+    named = listed([f"{who(holder)} holds {size(holder['held']) if holder['held'] else 'most'}" for holder in largest])
+    containers = [holder["name"] for holder in largest if holder["kind"] == "container"]
+    return f"{named}; stop it first" + (f", or let this do it: tp_launch_evict with {listed(containers)}" if containers else "")
+
+
+def _going(plan: Plan, node: Node, evict: t.Collection[str]) -> int:
+    """Bytes that come back before the ranks start: of the deployment's old ranks, and of what may be stopped."""
+    going = [holder for holder in _actual.others(node.info, node.memory, plan.recipe.name) if _may_go(holder, evict)]
+    own = {container["name"] for container in _actual.owned(node.info, plan.recipe.name)}
+    mine = [holder for holder in _actual.others(node.info, node.memory, "") if holder["kind"] == "container" and holder["name"] in own]
+    return sum(holder["held"] for holder in [*going, *mine])
+
+
+def _estimate(plan: Plan, evict: t.Collection[str]) -> None:
+    """How much the launch needs beside the weights, and how the engine is best told: for people to see, since it is estimated."""
+    nodes = []
+    for node in plan.nodes:
+        memory, back = dict(node.memory), _going(plan, node, evict)
+        for key in ("available_bytes", "free_bytes"):
+            if memory.get(key) is not None:
+                memory[key] = min(memory[key] + back, memory["total_bytes"])
+        nodes.append((node.name, memory))
+    recipe = plan.recipe
+    plan.memory = plan_memory(
+        plan.nodes[0].model,
+        recipe.engine.name,
+        recipe.arguments,
+        nodes,
+        recipe.tensor_parallel_size,
+        environment=recipe.environment,
+        model_bytes=recipe.model_bytes,
+    )
+    plan.notes += [f"by estimate: {sentence.rstrip('.')}" for sentence in [*plan.memory["problems"], *plan.memory["notes"]]]
+    plan.assumed += [f"memory: {sentence.rstrip('.')}" for sentence in plan.memory["assumed"]]
