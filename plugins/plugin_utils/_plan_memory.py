@@ -117,13 +117,7 @@ def _going(plan: Plan, node: Node, evict: t.Collection[str]) -> int:
 
 def _estimate(plan: Plan, evict: t.Collection[str]) -> None:
     """How much the launch needs beside the weights, and how the engine is best told: for people to see, since it is estimated."""
-    nodes = []
-    for node in plan.nodes:
-        memory, back = dict(node.memory), _going(plan, node, evict)
-        for key in ("available_bytes", "free_bytes"):
-            if memory.get(key) is not None:
-                memory[key] = min(memory[key] + back, memory["total_bytes"])
-        nodes.append((node.name, memory))
+    nodes = [(node.name, {**node.memory, "coming_back_bytes": _going(plan, node, evict)} if node.memory else {}) for node in plan.nodes]
     recipe = plan.recipe
     plan.memory = plan_memory(
         plan.nodes[0].model,
