@@ -169,7 +169,7 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record], pool: t.Seque
     summary = ""
     if culprit is not None and not culprit.get("started", True):
         cause, culprit, summary = _absence.blamed(cause, culprit, candidate, best.record)
-    elif culprit is None and kind == "relay" and not candidate["values"].get("loopback"):
+    elif culprit is None and (kind == "relay" or cause == "peer_exited") and not candidate["values"].get("loopback"):
         summary = _absence.somebody(cause, candidate, best.record)
     if cause == "nccl_error":
         warning = of_kind(best.record, "soft", "nccl_error")
@@ -242,7 +242,11 @@ def _named(ranks: t.Sequence[Record], best: Suspect) -> t.Optional[Record]:
     peer = str(best.candidate["values"].get("peer") or "")
     named = [r for r in ranks if peer and r is not best.record and peer in own_addresses(r)]
     # Several nodes can have the same address, such as docker0's: it names none of them.
-    return named[0] if len(named) == 1 else only_other(ranks, best.record)
+    if len(named) == 1:
+        return named[0]
+    # Who complains of an address does not have it.
+    silent = [r for r in ranks if r is not best.record and not any(peer and c["values"].get("peer") == peer for c in candidates(r))]
+    return silent[0] if len(silent) == 1 else only_other(ranks, best.record)
 
 
 def _shortest(ranks: t.Sequence[Record], record: Record) -> t.Optional[Record]:

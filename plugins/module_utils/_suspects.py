@@ -33,6 +33,8 @@ _ECHOES = {"nccl_error": 4.4, "ib_error": 4.4, "capture_failed": 4.4}
 _SIGNALS = {132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE", 139: "SIGSEGV"}
 # "terminated with -11", "(exit code: -7)", "Fatal Python error: Segmentation fault".
 _CRASHED = re.compile(r"-(?:4|7|8|11)\b|Segmentation|Bus error|Illegal|Floating")
+_NOT_FOUND = 127
+"""A shell's and Docker's exit code for a command that isn't there."""
 _SWEPT = {"": "", "node": "Its node was restarted while it ran.", "docker": "Docker was restarted while it ran."}
 
 
@@ -148,6 +150,8 @@ def _exit(record: Record, found: t.Sequence[Candidate]) -> t.List[Candidate]:
     if code == 137:
         # SGLang ends itself so: only a log that breaks off proves that somebody else did.
         return [candidate_of("killed", lines, note, "killed" if reading(record) else "ended", when)]
+    if code == _NOT_FOUND:
+        return [candidate_of("bad_image", lines, f"{note[:-1]}: a command was not found.", "death", when)]
     if code in _SIGNALS:
         note = f"The container ended with exit code {code}, {_SIGNALS[t.cast(int, code)]}."
         return [candidate_of("worker_died", [note] + lines[1:], note, "death", when)]

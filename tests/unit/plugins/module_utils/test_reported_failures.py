@@ -208,6 +208,17 @@ CASES: dict[str, tuple[list[Log], str | None, str | None]] = {
         "spark1",
     ),
     "an image without the engine": ([sglang("init", 0), "/usr/bin/python3: No module named sglang.launch_server\n"], "bad_image", "spark2"),
+    "a command that is not there": ([sglang("init", 0), ("/entrypoint.sh: 3: exec: serve: not found\n", {"exit_code": 127})], "bad_image", "spark2"),
+    "of three, two complain of the same peer": (
+        [sglang("load", 0, *scheduler(0, GLOO)), sglang("load", 1), sglang("load", 2, *scheduler(2, GLOO))],
+        "peer_exited",
+        "spark2",
+    ),
+    "of three, one complains of a peer that nobody knows": (
+        [sglang("load", 0, *scheduler(0, GLOO)), sglang("load", 1), sglang("load", 2)],
+        "peer_exited",
+        None,
+    ),
     "killed under a shell": ([sglang("load", 0), (sglang("load", 1, SHELL), {"exit_code": 137})], "killed", "spark2"),
     "an exception that nobody caught, as torch prints it": (
         [sglang("load", 0), sglang("load", 1) + lines(*UNCAUGHT, OOM, before="[rank1]: ")],
