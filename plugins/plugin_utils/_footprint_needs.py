@@ -18,8 +18,10 @@ CONTEXT = 512 * MIB
 # SGLang 0.5.17 on two H200s: "Init torch distributed ends. mem usage=0.45 GB", and as much again until "Load weight begin".
 COMMUNICATION = 920 * MIB
 ALONE = 128 * MIB
-# vLLM 0.32 took 1.4 to 1.6 GiB of main memory for the processes of a rank, without cache (PSS).
-PROCESSES = 1536 * MIB
+# Main memory for the processes of a rank: SGLang 0.5.17 took 2.5 to 3.5 GiB of MemAvailable with its weights in GPUs, vLLM 0.32's build for
+# CPUs 1.4 to 1.6 GiB without its cache.
+PROCESSES = 3584 * MIB
+PROCESSES_CPU = 1536 * MIB
 # A machine whose memory runs out hangs until its power is cycled: that share of it is left to the system, at least so much.
 SYSTEM_SHARE = 0.05
 SYSTEM_LEAST = 2 * GIB
@@ -61,6 +63,11 @@ def node(name: str, facts: t.Mapping[str, t.Any], ranks: int) -> Node:
     own = bool(gpus) and all(gpu.get("total_bytes") for gpu in gpus)
     free = facts.get("free_bytes")
     return Node(name, ranks, total, min(available + back, total), None if free is None else min(free + back, total), not own, len(gpus), facts)
+
+
+def processes(ground: Node) -> int:
+    """Bytes that the engine's own processes take where that is what the model lives in, too."""
+    return 0 if not ground.shared else PROCESSES if ground.gpus or not ground.total else PROCESSES_CPU
 
 
 def system(total: int, shared: bool) -> int:
