@@ -257,6 +257,9 @@ SIGNATURES: t.Tuple[S, ...] = (
     S("port_in_use", "ddress already in use", pattern=r"(?i)^(?!.*NCCL error)"),
     # Ray: "Ray is trying to start at 10.0.0.1:6379, but is already running at 10.0.0.1:6379."
     S("port_in_use", "but is already running at"),
+    S("port_in_use", "is trying to use a port number"),
+    # Another Ray of the same node answers on the port: "Session name session_a does not match persisted value b'session_b'".
+    S("port_in_use", "does not match persisted value"),
     S("port_in_use", "EADDRINUSE"),
     S("port_in_use", "port is already allocated"),
     S("port_in_use", "Could not find open port after"),

@@ -292,6 +292,8 @@ RAISED = [
     ("permission", "cause", "vllm", "OSError: [Errno 30] Read-only file system: '/models/x/.cache'"),
     ("port_in_use", "cause", "vllm", "zmq.error.ZMQError: Address already in use (addr='tcp://10.0.0.1:5557')"),
     ("port_in_use", "cause", "vllm", "ConnectionError: Ray is trying to start at 10.0.0.1:6379, but is already running at 10.0.0.1:6379."),
+    ("port_in_use", "cause", "vllm", "ValueError: Ray component metrics_export is trying to use a port number 8080 that is used by other components."),
+    ("port_in_use", "cause", "vllm", "AssertionError: Session name session_a does not match persisted value b'session_b'. Perhaps there was an error"),
     ("net_unreachable", "cause", "vllm", "zmq.error.ZMQError: Cannot assign requested address (addr='tcp://10.0.0.9:5557')"),
     ("net_unreachable", "cause", "vllm", "zmq.error.ZMQError: No such device (addr='tcp://10.0.0.9:5557')"),
     ("net_unreachable", "cause", "vllm", "torch.distributed.DistNetworkError: .. (errno: 97 - Address family not supported by protocol)."),
