@@ -208,6 +208,7 @@ SIGNATURES: t.Tuple[S, ...] = (
     # "Error while deserializing header: incomplete metadata, file not fully covered", "device error: Input/output error".
     S("missing_weights", "SafetensorError", remedy=_SHARD),
     S("missing_weights", "UnpicklingError", remedy=_SHARD),
+    S("missing_weights", "EOFError: Ran out of input", remedy=_SHARD),
     S("missing_weights", "Unable to load weights from pytorch checkpoint file", remedy=_SHARD),
     S("missing_weights", "Consistency check failed: file should be of size", remedy=_SHARD),
     S("missing_weights", "is not a valid JSON file", remedy=_SHARD),

@@ -219,7 +219,7 @@ LOG = Log(
         S("worker_died", "Scheduler or DataParallelController", "death", r"terminated with (?P<code>-?\d+)", line=True),
         # Until 0.5.9: "Rank 0 scheduler is dead. Please check if there are relevant logs.", "Exit code: -9", and an EOFError of who reads from it.
         S("noise", "scheduler is dead. Please check", "wrapper"),
-        S("noise", "EOFError", "wrapper"),
+        S("noise", "EOFError", "wrapper", r"EOFError\s*$"),
         S("oom", "Exit code: -9", "death", line="] Exit code: "),
         S("worker_died", "] Exit code: ", "death", pattern=r"Exit code: (?P<code>-?[1-9]\d*)", line=True),
         S("worker_died", "crashed with exit code", "death", r"Subprocess \S+ .*exit code (?P<code>-?\d+)", line=True),

@@ -268,6 +268,7 @@ RAISED = [
     ("unsupported_arch", "cause", "vllm", "Exception: data did not match any variant of untagged enum ModelWrapper at line 757479 column 3"),
     ("missing_weights", "cause", "vllm", "safetensors_rust.SafetensorError: device error: Input/output error (os error 5)"),
     ("missing_weights", "cause", "vllm", "_pickle.UnpicklingError: invalid load key, 'v'."),
+    ("missing_weights", "cause", "sglang", "EOFError: Ran out of input"),
     ("missing_weights", "cause", "vllm", "OSError: Unable to load weights from pytorch checkpoint file for '/m/pytorch_model.bin'"),
     ("missing_weights", "cause", "vllm", "OSError: Consistency check failed: file should be of size 4976698672 but has size 123 (model-00001.safetensors)."),
     ("missing_weights", "cause", "vllm", "OSError: It looks like the config file at '/m/config.json' is not a valid JSON file."),
