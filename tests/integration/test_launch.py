@@ -118,7 +118,7 @@ def test_info_tells_what_runs_and_who_listens() -> None:
     assert info["docker"]["reachable"] and info["changed"] is False
     (rank,) = info["containers"]
     assert (rank["name"], rank["rank"], rank["ranks"], rank["running"]) == ("alone-rank0", 0, 2, True)
-    assert rank["spec"]["env"]["HF_TOKEN"].startswith("sha256:")
+    assert rank["spec"]["env"]["HF_TOKEN"].startswith("secret:")
     assert info["image"]["architecture"] == info["architecture"] and info["image"]["identity"].startswith("sha256:")
     assert {entry["port"]: entry["process"] for entry in info["listeners"]}[22] == "sshd"
 
