@@ -68,6 +68,8 @@ class Footprint:
         if self.graphs(at):
             rows.append(("graphs", self.graphs(at), f"CUDA graphs for up to {self.wish.graph_batch} requests"))
         rows.append(("activations", self.activations(), f"{self.wish.batch_tokens} tokens of prompts at once"))
+        if self.table(at):
+            rows.append(("requests", self.table(at), f"a table for {self.requests(at)} requests of {self.wanted} tokens"))
         pool = self.pool_for(at, self.least)
         why = f"one request of {self.least} tokens, {self.cache(at).token + self.cache(at).window_token:.0f} bytes each"
         if pool:
@@ -88,6 +90,18 @@ class Footprint:
     def graphs(self, at: int) -> int:
         return self.memory.graphs(self.wish, self.shape) if self.nodes[at].gpus or not self.nodes[at].total else 0
 
+    def requests(self, at: int) -> int:
+        """How many requests the engine makes room for, by what is left for its cache."""
+        node = self.nodes[at]
+        if self.wish.requests or not node.total:
+            return self.wish.requests or 0
+        room = self.room(at)
+        pool = room.free - room.weights - max(room.graphs + room.activations, self.memory.set_aside(self.wish, self.shape)) - self.system(at)
+        return self.capacity(at, max(pool, 0)).requests or 0
+
+    def table(self, at: int) -> int:
+        return (self.requests(at) + 1) * (self.wanted + 4) * self.memory.table_bytes if self.caches.known and self.requests(at) else 0
+
     def activations(self) -> int:
         return _footprint_needs.activations(text_config(self.model.get("config") or {}), self.wish, self.tensor_parallel)
 
@@ -101,6 +115,10 @@ class Footprint:
         fixed += _footprint_needs.processes(node)
         total = (node.total or 0) if node.shared else (node.total or 0) // node.parts
         return Room(total, (node.available or 0) // node.parts - fixed, self.rank_weights(at), self.graphs(at), self.activations())
+
+    def beside(self, at: int) -> int:
+        """Bytes of a rank's that the engine takes beside weights and cache, and the system's."""
+        return self.graphs(at) + self.activations() + self.table(at)
 
     def capacity(self, at: int, pool: int, tokens: int | None = None) -> Capacity:
         return self.memory.capacity(pool, self.cache(at), self.wish._replace(context=tokens or self.wanted))
@@ -224,7 +242,11 @@ def _row(footprint: Footprint, at: int) -> dict[str, t.Any]:
         available = (node.available or 0) * node.ranks // node.parts
         spare = available - total
         # At the load's peak the cache is not there yet, but one tensor is twice: in its file's pages, and on its way.
-        peak = total - sum(need["bytes"] for need in needs if need["what"] in ("cache", "activations", "graphs")) + footprint.weights.largest * node.ranks
+        peak = (
+            total
+            - sum(need["bytes"] for need in needs if need["what"] in ("cache", "activations", "graphs", "requests"))
+            + footprint.weights.largest * node.ranks
+        )
         spare = min(spare, available - peak)
         row.update(available_bytes=available, spare_bytes=spare, fits=spare >= 0)
         if node.shared and node.free is not None:
@@ -235,7 +257,7 @@ def _row(footprint: Footprint, at: int) -> dict[str, t.Any]:
 def _size(footprint: Footprint, measured: t.Sequence[int], result: dict[str, t.Any]) -> None:
     """What the cache gets, by the recipe's own setting or by a recommended one, and what that holds."""
     memory, rooms = footprint.memory, [footprint.room(at) for at in measured]
-    estimated = [room.graphs + room.activations for room in rooms]
+    estimated = [footprint.beside(at) for at in measured]
     least = [own + footprint.system(at) for own, at in zip(estimated, measured, strict=True)]
     usual = memory.set_aside(footprint.wish, footprint.shape)
     roomy = [max(own, usual) + footprint.system(at) for own, at in zip(estimated, measured, strict=True)]

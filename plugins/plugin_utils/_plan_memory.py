@@ -59,13 +59,18 @@ def lines(plan: Plan) -> list[str]:
     told.append(f"{'in all':<14}{size(row['total_bytes']):>10}  of {size(row['available_bytes'])} that can be had")
     if plan.memory.get("context_length_that_fits") is not None:
         told.append(f"fits: requests of {plan.memory['context_length_that_fits']} tokens, {plan.memory['concurrency_that_fits']} at once")
-    knob = plan.memory.get("knob")
-    if knob:
-        has = f"{knob['option']} is {knob['value']}, as the recipe says; " if knob["given"] else ""
-        told.append(
-            f"{has}recommended: {knob['recommended']}" if has else f"{knob['option']}: {knob['recommended']} is recommended; the recipe leaves it to the engine"
-        )
-    return told
+    return told + _knob(plan.memory.get("knob"))
+
+
+def _knob(knob: t.Mapping[str, t.Any] | None) -> list[str]:
+    """How the engine is told, and how it is best told."""
+    if not knob:
+        return []
+    option, value, best = knob["option"], knob["value"], knob["recommended"]
+    if not knob["given"]:
+        return [f"{option}: {best} is recommended, and the recipe leaves it to the engine"]
+    # A share of the memory and a size can't be compared.
+    return [f"{option} is {value}, as the recipe says; {best} is recommended" if value <= 1 else f"{option} is {size(value)}, as the recipe says"]
 
 
 def _may_go(holder: t.Mapping[str, t.Any], evict: t.Collection[str]) -> bool:
@@ -87,7 +92,8 @@ def _check_weights(plan: Plan, share: int, evict: t.Collection[str]) -> None:
             )
         elif _actual.owned(node.info, plan.recipe.name):
             # What the old rank holds comes back when it goes; how much that is, not every driver tells. What others hold stays.
-            held = sum(holder["held"] for holder in others)
+            # Pages that processes share are counted for each of them: together they hold no more than is missing.
+            held = min(sum(holder["held"] for holder in others), total - available)
             if share > total - held:
                 plan.problems.append(
                     f"Others hold {size(held)} of the {size(total)} of {node.name}, but its rank needs {size(share)} for the weights alone: {_remedy(others)}."

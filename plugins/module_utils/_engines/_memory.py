@@ -140,6 +140,8 @@ class Memory:
     """The state of a linear attention holds its convolution's inputs for every token of a draft as well."""
     position_bytes: int = 2
     """Of a number in the table by which positions are turned into angles."""
+    table_bytes: int = 0
+    """Bytes for each token that each request may have, in a table that stands beside the cache from the start; 0: there is none of note."""
     variables: t.Mapping[str, t.Tuple[str, int]] = field(default_factory=dict)
     """Environment variables that set a knob, and the factor from its value to bytes."""
     source: str = ""

@@ -167,5 +167,7 @@ MEMORY = Memory(
     ),
     # srt/layers/rotary_embedding/base.py: the table stays in 32 bits on CUDA.
     position_bytes=4,
+    # srt/mem_cache/memory_pool.py: ReqToTokenPool, (requests + 1) x (context + 4) numbers of 32 bits, which its setting does not count.
+    table_bytes=4,
     source="SGLang 0.5.17",
 )

@@ -409,3 +409,28 @@ def test_the_screen_tells_what_the_tightest_node_needs() -> None:
     assert [line for line in lines if line.startswith("in all")][0].endswith("of 90.0 GiB that can be had")
     screen = _screen.screen(plan)
     assert any(line.startswith("  memory     what spark2 needs") for line in screen)
+
+
+@pytest.mark.parametrize(
+    ("knob", "line"),
+    [
+        (
+            {"option": "mem-fraction-static", "value": 0.8, "given": True, "recommended": 0.81},
+            "mem-fraction-static is 0.8, as the recipe says; 0.81 is recommended",
+        ),
+        ({"option": "kv-cache-memory-bytes", "value": 1073741824.0, "given": True, "recommended": 0.5}, "kv-cache-memory-bytes is 1.0 GiB, as the recipe says"),
+        ({"option": "u", "value": 0.7, "given": False, "recommended": 0.7}, "u: 0.7 is recommended, and the recipe leaves it to the engine"),
+    ],
+)
+def test_how_the_engine_is_best_told(knob: dict[str, t.Any], line: str) -> None:
+    plan = make([node(1), node(2)])
+    plan.memory["knob"] = knob
+    assert _plan_memory.lines(plan)[-1] == line
+
+
+def test_shared_pages_stop_no_restart() -> None:
+    """A process and its forks are told with the same pages each."""
+    nodes = deployed()
+    forks = [{"kind": "process", "name": "python3", "image": None, "pid": pid, "bytes": 60 * GIB, "gpu_bytes": 0} for pid in range(4)]
+    nodes[1].memory.update(holders=forks, available_bytes=40 * GIB)
+    assert make(nodes, arguments={"max-model-len": 1024}).problems == []
