@@ -46,9 +46,9 @@ def screen(plan: Plan) -> list[str]:
     if plan.away is not None:
         stops = "it serves now, and is away" if plan.nodes[0].proof.get("answered") else "it serves after"
         lines.append(f"  time       {stops} about {plan.away:.0f} s, as long as its last start took")
-    lines += _listed("memory", _plan_memory.lines(plan))
     lines += _listed("because", plan.reasons)
     lines += _listed("changes", plan.differences)
+    lines += _listed("memory", _plan_memory.lines(plan))
     lines += _listed("assumed", plan.assumed)
     lines += _listed("note", plan.notes)
     return lines
