@@ -1,0 +1,145 @@
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Memory on a lab node: who holds it, page cache that is given back, and a load that is stopped before its node is out of memory."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import time
+import typing as t
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
+
+import play  # noqa: E402  (the path above must come first)
+
+pytestmark = pytest.mark.lab
+
+NODE = "spark2"
+IMAGE = "sparkstack/vllm-cpu:0.32.0"
+GIB = 1 << 30
+FILE = "/var/tmp/memory-test"
+HOLD = "import time; held = bytearray(b'1') * {}; print('held', flush=True); time.sleep(600)"
+# About 200 MiB a second, until somebody or something ends it.
+GROW = "import time\nheld = []\nwhile True:\n    held.append(bytearray(b'1') * (32 << 20))\n    time.sleep(0.12)\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nodes() -> t.Iterator[None]:
+    play.lab("up")
+    play.install_engine()
+    play.empty(*play.RANKS)
+    if not play.node(NODE, f"docker images -q {IMAGE}").strip():
+        play.lab("put-image", NODE, IMAGE)
+    yield
+    play.node(NODE, f"rm -f {FILE}")
+    play.empty(*play.RANKS)
+
+
+def module(name: str, *words: str, **options: t.Any) -> dict[str, t.Any]:
+    """What a module returns on the node."""
+    command = [str(play.BIN / "ansible"), NODE, "-i", play.inventory(), "-b", "-m", f"sparkstack.inference.{name}", *words]
+    done = subprocess.run(
+        [*command, "-a", json.dumps(options)],
+        env={**play.environment(), "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json", "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return t.cast("dict[str, t.Any]", json.loads(done.stdout)["plays"][0]["tasks"][0]["hosts"][NODE])
+
+
+def memory() -> dict[str, t.Any]:
+    return t.cast("dict[str, t.Any]", module("gpu_memory_facts", holders=True)["ansible_facts"]["gpu_memory"])
+
+
+def start(name: str, program: str) -> None:
+    play.node(NODE, shlex.join(["docker", "run", "-d", "--network", "none", "--name", name, IMAGE, "python3", "-c", program]))
+
+
+def killed() -> int:
+    """How many processes of the node the kernel has killed for lack of memory."""
+    line = next(line for line in play.lab("status").splitlines() if line.startswith(NODE))
+    found = re.search(r"(\d+) killed by its memory limit", line)
+    return int(found[1]) if found else 0
+
+
+def test_a_node_on_which_nothing_runs() -> None:
+    assert [holder for holder in memory()["holders"] if holder["kind"] == "container"] == []
+
+
+def test_a_forgotten_container_is_named_with_how_to_stop_it() -> None:
+    total = memory()["total_bytes"]
+    held = total * 12 // 100
+    start("forgotten", HOLD.format(held))
+    try:
+        play.node(NODE, "until docker logs forgotten | grep -q held; do sleep 0.2; done")
+        first = memory()["holders"][0]
+    finally:
+        play.node(NODE, "docker rm -f forgotten")
+    assert (first["kind"], first["name"], first["image"], first["stop"]) == ("container", "forgotten", IMAGE, "docker stop forgotten")
+    assert first["bytes"] == pytest.approx(held, rel=0.05)
+
+
+def test_page_cache_after_a_copy_is_told_and_given_back() -> None:
+    play.node(NODE, f"head -c {GIB} /dev/urandom >{FILE}; sync; cat {FILE} >/dev/null")
+    before = memory()
+    assert before["page_cache_bytes"] > GIB and before["available_bytes"] - before["free_bytes"] > GIB // 2
+    wanted = {"wanted": before["free_bytes"] + GIB // 2, "paths": [FILE, "/nowhere"]}
+    checked, done = module("page_cache_release", "--check", **wanted), module("page_cache_release", **wanted)
+    assert (checked["changed"], checked["actions"], checked["free_bytes"]) == (True, ["files"], checked["free_before_bytes"])
+    assert (done["changed"], done["actions"]) == (True, ["files"])
+    assert done["free_bytes"] - done["free_before_bytes"] > 0.8 * GIB
+    assert before["page_cache_bytes"] - memory()["page_cache_bytes"] > 0.8 * GIB
+    for words in (["--check"], []):
+        again = module("page_cache_release", *words, **wanted)
+        assert (again["changed"], again["actions"]) == (False, [])
+
+
+def grown(guarded: bool) -> tuple[dict[str, t.Any], dict[str, t.Any], int]:
+    """A load that takes more than the node has: how its container ended, what the watch says, and the kernel's kills."""
+    before = killed()
+    start("greedy-rank1", GROW)
+    try:
+        if guarded:
+            for words, changed in ((["--check"], True), ([], True), (["--check"], False), ([], False)):
+                assert module("memory_guard", *words, deployment="greedy", container="greedy-rank1", until=300)["changed"] is changed
+        deadline = time.monotonic() + 180
+        while (state := json.loads(play.node(NODE, "docker inspect -f '{{json .State}}' greedy-rank1")))["Running"]:
+            assert time.monotonic() < deadline, "it runs still"
+            time.sleep(1)
+        verdict = module("init_phase_wait", container="greedy-rank1", engine="vllm", timeout=30, closer_look="never")
+        ended = module("memory_guard", deployment="greedy", state="stopped")
+        assert ended["changed"] is guarded
+        if guarded:
+            told = json.loads(play.node(NODE, "cat /run/sparkstack/guard/greedy.told.json"))
+            print(f"figure guard_stop_s {told['gone_s']:.2f} s")
+            assert told["gone_s"] < 5
+        return state, verdict, killed() - before
+    finally:
+        play.node(NODE, "docker rm -f greedy-rank1")
+
+
+def test_a_load_that_takes_too_much_is_stopped_before_the_node_is_out_of_memory() -> None:
+    state, verdict, kills = grown(guarded=True)
+    assert (state["ExitCode"], kills) == (137, 0)
+    assert (verdict["verdict"], verdict["cause"], verdict["culprit"]) == ("failed", "oom", NODE)
+    assert "was stopped by the memory guard" in verdict["summary"], verdict["summary"]
+    # The node answers, and nothing of the guard is left but what it has told.
+    assert play.node(NODE, "systemctl is-active docker; systemctl list-units --all --plain --no-legend 'sparkstack-guard@*' | wc -l").split() == ["active", "0"]
+
+
+def test_without_a_guard_it_is_the_kernel_that_ends_it() -> None:
+    state, verdict, kills = grown(guarded=False)
+    assert state["ExitCode"] == 137 and kills > 0
+    assert (verdict["verdict"], verdict["cause"], verdict["culprit"]) == ("failed", "oom", NODE)
+    assert "memory guard" not in verdict["summary"]
