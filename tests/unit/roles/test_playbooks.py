@@ -48,7 +48,7 @@ def test_a_pattern_that_names_no_host_is_no_success(tmp_path: pathlib.Path, play
         ("[sparks]\n[head]\nspark1\n", (), "The inventory has no host in its group 'sparks': put the nodes there, or name others with -e target=PATTERN."),
         (WHOLE, ("--limit", "nas"), "--limit leaves out every host of sparks: run this without it, or with some of them in it."),
         (WHOLE, ("--limit", "spark1", "-e", "target=workers"), "--limit leaves out every host of workers: run this without it, or with some of them in it."),
-        ("", (), "There is no node to work on: name an inventory with -i."),
+        ("", (), "There is no node to work on: name an inventory with -i, and the nodes in it."),
     ],
 )
 def test_an_inventory_without_a_node_is_no_success(tmp_path: pathlib.Path, inventory: str, words: tuple[str, ...], told: str) -> None:
@@ -64,6 +64,19 @@ def test_an_inventory_without_a_node_is_no_success(tmp_path: pathlib.Path, inven
 )
 def test_a_deployment_of_fewer_than_two_nodes_is_refused_before_any_is_reached(tmp_path: pathlib.Path, inventory: str, told: str) -> None:
     assert play(tmp_path, inventory, "sparkstack.inference.deploy_qwen") == (2, told)
+
+
+def test_where_nothing_is_to_be_judged_log_files_are_offered(tmp_path: pathlib.Path) -> None:
+    told = "There is no node to work on: name an inventory with -i, and the nodes in it, or give log files with -e logs=head.log,worker.log."
+    assert play(tmp_path, "", "sparkstack.inference.diagnose") == (2, told)
+
+
+def test_logs_that_a_limit_would_leave_unjudged_are_no_success(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "head.log").write_text("no engine\n")
+    line = ("sparkstack.inference.diagnose", "-e", "logs=head.log", "--limit")
+    assert play(tmp_path, WHOLE, *line, "spark1") == (2, "--limit leaves out this machine, on which log files are judged: run this without it.")
+    code, told = play(tmp_path, WHOLE, *line, "spark1,localhost")
+    assert code == 0 and "STARTING" in told
 
 
 def test_logs_need_no_node(tmp_path: pathlib.Path) -> None:
