@@ -55,6 +55,15 @@ def test_an_inventory_without_a_node_is_no_success(tmp_path: pathlib.Path, inven
     assert play(tmp_path, inventory, "sparkstack.inference.stop", "-e", "deployment=qwen", *words) == (2, told)
 
 
+@pytest.mark.parametrize("playbook", ["rollback", "stop"])
+def test_what_works_on_a_deployment_asks_which_one(tmp_path: pathlib.Path, playbook: str) -> None:
+    told = (
+        "Say which deployment with -e deployment=NAME, or by its recipe with -e tp_launch_recipe=FILE: "
+        "the playbook sparkstack.inference.status shows which there are."
+    )
+    assert play(tmp_path, WHOLE, f"sparkstack.inference.{playbook}") == (2, told)
+
+
 @pytest.mark.parametrize(
     "inventory, told",
     [
