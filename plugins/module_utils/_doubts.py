@@ -149,6 +149,10 @@ def doubts(records: t.Sequence[Record]) -> t.List[str]:
         if claimed not in (None, record["rank"]):
             so = f" It is judged as rank {claimed}." if order[record["node"]] == claimed else ""
             found.append(f"The log of {record['node']} says that it is rank {claimed}, and it was given as rank {record['rank']}: give the head's first.{so}")
+    engines = {record["node"]: reading(record)["engine"] for record in records if reading(record).get("engine")}
+    if len(set(engines.values())) > 1:
+        told = ", ".join(f"{node}: {engine}" for node, engine in engines.items())
+        found.append(f"The logs are of different engines ({told}), and all ranks of a launch run the same: look whether these are of one launch.")
     count = world(records)
     if count > len(records):
         looked = "one was" if len(records) == 1 else f"{len(records)} were"

@@ -179,6 +179,13 @@ def test_one_log_of_something_else_beside_a_head_that_serves() -> None:
     assert verdict["notes"] == ["The log of b has no line that SGLang or vLLM is known to write: look whether it is the right one."]
 
 
+def test_logs_of_two_engines_are_hardly_of_one_launch() -> None:
+    verdict = judge([rank("a", 0, logs("vllm-cpu/kv-cache-too-big")[0]), rank("b", 1, logs("sglang-gpu/ready-cold")[1])])
+    assert verdict["notes"] == [
+        "The logs are of different engines (a: vllm, b: sglang), and all ranks of a launch run the same: look whether these are of one launch."
+    ]
+
+
 def test_a_container_may_yet_come_to_its_first_line() -> None:
     for log, step in (("", "container"), (FOREIGN, "parse_args")):
         verdict = judge([live("a", 0, log, seconds=100.0)])
