@@ -39,7 +39,7 @@ def ranks(head: t.Sequence[str], workers: t.Sequence[str], in_play: t.Collection
     if missing:
         raise ValueError(
             f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} left out of this run, but a launch needs all its "
-            f"ranks ({', '.join(hosts)}): run it without --limit."
+            f"ranks ({', '.join(hosts)}): run it without --limit, or with a target that holds them all."
         )
     without = [host for host in in_play if host not in hosts]
     if without:

@@ -169,7 +169,7 @@ def test_an_inventory_that_will_not_do_is_refused(tmp_path: pathlib.Path, untouc
 
 def test_a_limit_that_cuts_a_rank_is_refused(untouched: None) -> None:
     run = play.playbook(DEPLOY, "--limit", "spark1")
-    refused(run, "spark2 is left out of this run, but a launch needs all its ranks (spark1, spark2): run it without --limit.")
+    refused(run, "spark2 is left out of this run, but a launch needs all its ranks (spark1, spark2): run it without --limit, ")
     assert run.seconds < 20
 
 

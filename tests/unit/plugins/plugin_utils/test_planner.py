@@ -120,7 +120,7 @@ def deployed(proof: dict[str, t.Any] | None = None, verdict: str | None = None, 
             ["a"],
             ["b", "c"],
             "a",
-            "b and c are left out of this run, but a launch needs all its ranks (a, b, c): run it without --limit.",
+            "b and c are left out of this run, but a launch needs all its ranks (a, b, c): run it without --limit, or with a target that holds them all.",
         ),
         (
             ["a"],
