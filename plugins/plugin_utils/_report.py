@@ -55,7 +55,7 @@ def report(verdict: t.Mapping[str, t.Any], width: int = 120, detail: str = "norm
     notes += [
         f"The log of {name} is empty. If its engine was started by docker exec, what it prints stands elsewhere: give that file in logs."
         for name, node in nodes
-        if node.get("state") == "running" and not node.get("last_line")
+        if node.get("state") == "running" and not node.get("last_line") and "docker exec" not in (verdict.get("remedy") or "")
     ]
     if notes:
         lines += [""]

@@ -212,6 +212,12 @@ def test_a_running_rank_without_a_line_may_have_been_started_by_exec() -> None:
     assert "note" not in "\n".join(_report.report(verdict))
 
 
+def test_an_empty_log_is_told_once() -> None:
+    empty = {"node": "head", "rank": 0, "started": True, "running": True, "quiet_seconds": 5.0, "reading": Timeline("auto", 2026).reading()}
+    told = "\n".join(_report.report(judge([empty])))
+    assert "that of head is empty" in told and "started by docker exec" in " ".join(told.split()) and "note" not in told
+
+
 def test_notes_and_the_closer_look_follow_the_ranks() -> None:
     lines = report("stalled")
     places = [lines.index(line) for line in ("  rank 0  spark1  runs", "  note      N.", "  closer look at spark1", "    stack of VLLM::Worker_TP1 (11):")]
