@@ -89,7 +89,7 @@ def holders(
         on_gpu, name = gpu.get(pid, (0, ""))
         held = sum(_processes.own_bytes(_processes.fields(root, pid)))
         if held + on_gpu >= _LEAST:
-            found.append(_entry("process", _name(pid, root) or name or None, None, pid, held + on_gpu, on_gpu, False))
+            found.append(_entry("process", _whole(_name(pid, root), name) or None, None, pid, held + on_gpu, on_gpu, False))
     found.append(_entry("page_cache", None, None, None, page_cache_bytes(meminfo), 0, False))
     found = sorted((entry for entry in found if entry["own"] or entry["bytes"] >= _LEAST), key=lambda entry: -entry["bytes"])
     late = [entry for entry in found[MOST:] if entry["own"]]
@@ -146,6 +146,11 @@ def containers(of: t.Mapping[int, str], known: t.Container[str] = ()) -> t.Dict[
 
 def _entry(kind: str, name: t.Optional[str], image: t.Optional[str], pid: t.Optional[int], size: int, gpu: int, own: bool) -> t.Dict[str, t.Any]:
     return {"kind": kind, "name": name, "image": image, "pid": pid, "bytes": size, "gpu_bytes": gpu, "own": own}
+
+
+def _whole(comm: str, title: str) -> str:
+    """The process's name, which the kernel cuts to 15 characters; nvidia-smi tells its title: "sglang::schedul", "sglang::scheduler_TP0"."""
+    return title if not comm or (len(comm) == 15 and title.startswith(comm)) else comm
 
 
 def _name(pid: int, root: str) -> str:

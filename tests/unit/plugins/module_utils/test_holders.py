@@ -87,6 +87,13 @@ def test_holders(tmp_path: pathlib.Path) -> None:
     ]
 
 
+def test_a_name_that_the_kernel_has_cut_is_told_whole(tmp_path: pathlib.Path) -> None:
+    process(tmp_path, 910, "0::/user.slice/session-1.scope\n", GIB, 0, "torch-holder-12", "torch-holder-12GiB\0")
+    process(tmp_path, 911, "0::/user.slice/session-1.scope\n", GIB, 0, "Xorg", "/usr/lib/xorg/Xorg\0")
+    found = held(tmp_path, gpu={910: (GIB, "torch-holder-12GiB"), 911: (GIB, "/usr/lib/xorg/Xorg")})
+    assert [holder["name"] for holder in found if holder["kind"] == "process"] == ["torch-holder-12GiB", "Xorg"]
+
+
 def test_own_container_is_listed_however_small(tmp_path: pathlib.Path) -> None:
     for pid in range(100, 120):
         process(tmp_path, pid, "0::/user.slice\n", GIB + pid * 4096)
