@@ -11,12 +11,15 @@ import typing as t
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible.utils.vars import load_extra_vars
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _plan_memory, _planner, _recipe, _screen
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _command_line, _container, _plan_memory, _planner, _recipe, _screen
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import forks
 
-RECIPES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "playbooks", "recipes")
+_COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+RECIPES = os.path.join(_COLLECTION, "playbooks", "recipes")
+ROLES = os.path.join(_COLLECTION, "roles")
 
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "recipe": {"type": "raw", "required": True},
@@ -110,6 +113,9 @@ class ActionModule(ActionBase):
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         task_vars = task_vars or {}
         _validation, args = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        problem = _command_line.unread(load_extra_vars(self._loader), ROLES)
+        if problem:
+            raise AnsibleActionFail(problem)
         args["overrides"] = args["overrides"] or {}
         if isinstance((self._task.args.get("overrides") or {}).get("environment"), str):
             # -e 'tp_launch_environment={"A": "b"}' gives a text, of which the start could not take the secrets.

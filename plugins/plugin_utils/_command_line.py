@@ -13,6 +13,9 @@ import os
 import tempfile
 import typing as t
 
+import yaml
+
+_SPECS = os.path.join("meta", "argument_specs.yml")
 _NEAR = 0.75
 """How alike two names must be for the one to be a slip of the other: C(log) and C(logs) are 0.86, C(loga) 0.75, C(jobs) 0.5."""
 
@@ -31,6 +34,29 @@ def misspelt(given: t.Iterable[str], known: t.Sequence[str]) -> str:
         close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=_NEAR)
         if close:
             return f"There is no variable {name}: do you mean {plain[close[0]]}?"
+    return ""
+
+
+def unread(given: t.Iterable[str], roles: str) -> str:
+    """A sentence on the first variable of the command line that has the name of a role's before it and is none of the role's; or nothing.
+
+    C(-e tp_launch_listen_adress=127.0.0.1) would leave the API open to everybody.
+
+    :param given: the names of all of them. :param roles: the folder of the collection's roles, whose argument specifications tell theirs.
+    """
+    folders = [name for name in sorted(os.listdir(roles)) if os.path.isfile(os.path.join(roles, name, _SPECS))]
+    suspects = sorted(name for name in given if any(name.startswith(f"{folder}_") for folder in folders))
+    if not suspects:
+        return ""
+    known: set[str] = set()
+    for folder in folders:
+        with open(os.path.join(roles, folder, _SPECS), encoding="utf-8") as stream:
+            for entry in yaml.safe_load(stream)["argument_specs"].values():
+                known.update(entry.get("options") or {})
+    for name in suspects:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
+            return f"There is no variable {name}: " + (f"do you mean {close[0]}?" if close else "see the README of the role whose name it begins with.")
     return ""
 
 

@@ -198,6 +198,13 @@ def test_a_recipe_that_will_not_do_is_refused(tmp_path: pathlib.Path, untouched:
     refused(play.playbook(DEPLOY, extra={"tp_launch_recipe": write_recipe(tmp_path, **changes)}), sentence)
 
 
+def test_a_misspelt_variable_is_refused(untouched: None) -> None:
+    refused(
+        play.playbook(DEPLOY, extra={"tp_launch_listen_adress": "127.0.0.1"}),
+        "There is no variable tp_launch_listen_adress: do you mean tp_launch_listen_address?",
+    )
+
+
 def test_an_empty_recipe_is_refused(tmp_path: pathlib.Path, untouched: None) -> None:
     path = tmp_path / "empty.yml"
     path.write_text("---\n")

@@ -34,16 +34,23 @@ NODES = [
 ]
 
 
+EXTRA: dict[str, t.Any] = {}
+"""The variables of the command line."""
+
+
 @pytest.fixture(autouse=True)
 def base(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject.ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
     monkeypatch.setattr(context, "CLIARGS", {"forks": 5})
+    monkeypatch.setattr(subject, "load_extra_vars", lambda loader: EXTRA)
+    EXTRA.clear()
 
 
 def run(hosts: t.Sequence[str] = ("spark1", "spark2"), **arguments: t.Any) -> dict[str, t.Any]:
     action = subject.ActionModule.__new__(subject.ActionModule)
     action._task = types.SimpleNamespace(args=arguments)
     action._display = types.SimpleNamespace(display=lambda text: None)
+    action._loader = None
 
     def validate(argument_spec: dict[str, t.Any]) -> tuple[None, dict[str, t.Any]]:
         found = ArgumentSpecValidator(argument_spec).validate({"recipe": RECIPE, "head": list(hosts[:1]), "workers": list(hosts[1:]), **arguments})
@@ -113,3 +120,9 @@ def test_refused(hosts: list[str], arguments: dict[str, t.Any], sentence: str) -
     with pytest.raises(AnsibleActionFail) as caught:
         run(hosts, **arguments)
     assert str(caught.value) == sentence
+
+
+def test_a_variable_of_a_role_that_nobody_reads_is_refused() -> None:
+    EXTRA["tp_launch_listen_adress"] = "127.0.0.1"
+    with pytest.raises(AnsibleActionFail, match="There is no variable tp_launch_listen_adress: do you mean tp_launch_listen_address"):
+        run()

@@ -38,6 +38,23 @@ def test_what_is_for_others_or_right() -> None:
     assert subject.misspelt([*KNOWN, *others], KNOWN) == ""
 
 
+@pytest.mark.parametrize(
+    "name, sentence",
+    [
+        ("tp_launch_listen_adress", "There is no variable tp_launch_listen_adress: do you mean tp_launch_listen_address?"),
+        ("node_prep_swapp", "There is no variable node_prep_swapp: do you mean node_prep_swap?"),
+        ("nccl_env_zzzzzzzz", "There is no variable nccl_env_zzzzzzzz: see the README of the role whose name it begins with."),
+    ],
+)
+def test_a_variable_that_no_role_has(name: str, sentence: str) -> None:
+    assert subject.unread([name, "awx_job_id", "tp_launch_recipe"], str(ROOT / "roles")) == sentence
+
+
+def test_variables_that_the_roles_have_and_those_of_others() -> None:
+    others = ["awx_job_id", "deployment", "target", "fabric_cidr", "node_preparation", "my_tp_launch_x"]
+    assert subject.unread([*KNOWN, "node_prep_sysctl", "nccl_env_extra", *others], str(ROOT / "roles")) == ""
+
+
 def test_a_new_file(tmp_path: pathlib.Path) -> None:
     (tmp_path / "old").touch()
     (tmp_path / "link").symlink_to(tmp_path / "old")
