@@ -113,9 +113,9 @@ class ActionModule(ActionBase):
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         task_vars = task_vars or {}
         _validation, args = self.validate_argument_spec(argument_spec=ARGUMENTS)
-        problem = _command_line.unread(load_extra_vars(self._loader), ROLES)
-        if problem:
-            raise AnsibleActionFail(problem)
+        unread = _command_line.unread(load_extra_vars(self._loader), ROLES)
+        if unread:
+            raise AnsibleActionFail(unread)
         args["overrides"] = args["overrides"] or {}
         if isinstance((self._task.args.get("overrides") or {}).get("environment"), str):
             # -e 'tp_launch_environment={"A": "b"}' gives a text, of which the start could not take the secrets.
