@@ -51,4 +51,4 @@ def listed(names: t.Sequence[str]) -> str:
 
 def document(data: t.Optional[t.Mapping[str, t.Any]]) -> str:
     """A mapping as a diff shows it; nothing for an empty one."""
-    return json.dumps(data, indent=1, sort_keys=True) + "\n" if data else ""
+    return json.dumps(data, indent=2, sort_keys=True) + "\n" if data else ""
