@@ -11,7 +11,7 @@ import typing as t
 import pytest
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._logline import moment as docker_moment
-from ansible_collections.sparkstack.inference.plugins.module_utils._words import GIB, clock, duration, listed, size, utc
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import GIB, clock, document, duration, listed, size, utc
 
 NOW = 1796025731.0  # 2026-11-30T08:02:11Z
 
@@ -56,3 +56,8 @@ def test_dockers_times(stamp: str | None, when: float | None) -> None:
 @pytest.mark.parametrize("names, told", [(["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")])
 def test_names(names: list[str], told: str) -> None:
     assert listed(names) == told
+
+
+def test_a_document_in_a_diff() -> None:
+    assert document({"b": {"c": 1}, "a": True}) == '{\n  "a": true,\n  "b": {\n    "c": 1\n  }\n}\n'
+    assert document({}) == document(None) == ""
