@@ -128,7 +128,7 @@ def test_networks() -> None:
     assert "lab-mgmt" in route("10.77.0.11")
     assert "lab-mgmt" not in route("192.168.200.11")  # the fabric is not the controller's
     for address in ("10.77.0.12", "192.168.200.12"):
-        assert pings("spark1", address, 5)
+        assert pings("spark1", address, 30)
     ssh("spark1", "ping -qc1 -W1 -M do -s 8972 192.168.200.12")
     assert "enP7s7" in ssh("spark1", "ip route show default")
     started = time.monotonic()
@@ -173,7 +173,7 @@ def test_power_cut() -> None:
     assert after["ready"]
     assert after["boot_id"] != before
     assert ssh("spark2", "cat kept; rm kept") == "kept\n"
-    assert pings("spark1", "192.168.200.12", 5)
+    assert pings("spark1", "192.168.200.12", 30)
 
 
 def test_cut_and_heal() -> None:
@@ -181,9 +181,9 @@ def test_cut_and_heal() -> None:
     for node in ("spark1", "spark2"):  # one cable: both ends see it, and their cards are up all the same
         assert re.search(r"<NO-CARRIER,.*\bUP>", ssh(node, "ip -br link show enp1s0f0np0"))
     assert not pings("spark1", "192.168.200.12")
-    assert pings("spark1", "10.77.0.12", 5)
+    assert pings("spark1", "10.77.0.12", 30)
     lab("heal", "spark1")
-    assert pings("spark1", "192.168.200.12", 5)
+    assert pings("spark1", "192.168.200.12", 30)
 
 
 def test_freeze_and_thaw() -> None:
@@ -268,7 +268,7 @@ def test_isolated_node_hangs_for_ssh_and_works_for_its_peer() -> None:
     try:
         with pytest.raises(subprocess.TimeoutExpired):
             lab("shell", "spark2", "true", timeout=2)
-        assert pings("spark1", "192.168.200.12", 5)
+        assert pings("spark1", "192.168.200.12", 30)
     finally:
         lab("rejoin", "spark2")
     assert ssh("spark2", "hostname") == "spark2\n"
@@ -315,7 +315,7 @@ def test_three_nodes_and_reset(tmp_path: Path) -> None:
     assert "spark3 ansible_host=10.77.0.13" in Path(lab("inventory").strip()).read_text()
     lab("cut", "spark3")  # a switch: the others go on
     assert not pings("spark3", "192.168.200.11")
-    assert pings("spark1", "192.168.200.12", 5)
+    assert pings("spark1", "192.168.200.12", 30)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "shard").write_text("weights")
     lab("put-dir", "spark3", str(tmp_path / "model"), "/srv/models/m")
@@ -324,7 +324,7 @@ def test_three_nodes_and_reset(tmp_path: Path) -> None:
     assert ssh("spark3", "cd /srv/models/m; ls; cat *") == "shard2\nweights"
     lab("reset", "spark3")
     ssh("spark3", "test -e /srv/models", code=1)
-    assert pings("spark3", "192.168.200.11", 5)  # a new node has no faults, and the host key that is known
+    assert pings("spark3", "192.168.200.11", 30)  # a new node has no faults, and the host key that is known
     lab("up", "--nodes", "2")
     assert list(nodes()) == ["spark1", "spark2"]
     assert not Path("/run/netns/spark3").exists()
@@ -363,7 +363,7 @@ def test_down_leaves_nothing_also_after_a_crash(victim: str) -> None:
     assert left_behind() == []
     lab("down")
     lab("up")
-    assert pings("spark1", "192.168.200.12", 5)
+    assert pings("spark1", "192.168.200.12", 30)
 
 
 def test_up_repairs_a_crash() -> None:
