@@ -55,7 +55,8 @@ def module(name: str, *words: str, **options: t.Any) -> dict[str, t.Any]:
         timeout=300,
         check=False,
     )
-    return t.cast("dict[str, t.Any]", json.loads(done.stdout)["plays"][0]["tasks"][0]["hosts"][NODE])
+    # A watch's lines stand before it: "[spark2] 0/9 container, ..".
+    return t.cast("dict[str, t.Any]", json.loads(done.stdout[done.stdout.index("{") :])["plays"][0]["tasks"][0]["hosts"][NODE])
 
 
 def memory() -> dict[str, t.Any]:
