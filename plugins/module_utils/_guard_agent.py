@@ -24,6 +24,7 @@ from urllib.parse import quote
 from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart_files, _guard, _guard_files, _guard_told, _systemd
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._guard_node import Memory, Rank
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import size
 
 _REFRESH = 1.0
 """Seconds after which it looks whether its rank still runs, and which limits there are."""
@@ -150,7 +151,7 @@ def main(arguments: t.Sequence[str]) -> int:
     ctypes.CDLL(None).mlockall(_ALL)
     guard = Guard(settings, say)
     text = "Stops {0} when less than {1} of {2} are available; {3} are."
-    say(INFO, text.format(settings["name"], *(_guard_told.size(count) for count in (guard.floor, guard.first.total, guard.first.available))))
+    say(INFO, text.format(settings["name"], *(size(count) for count in (guard.floor, guard.first.total, guard.first.available))))
     _systemd.notify("READY=1")
     wait: t.Optional[float] = 0.0
     while wait is not None:

@@ -15,6 +15,7 @@ import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _guard_files
 from ansible_collections.sparkstack.inference.plugins.module_utils._files import text
+from ansible_collections.sparkstack.inference.plugins.module_utils._words import size
 
 Told = t.Dict[str, t.Any]
 
@@ -86,11 +87,6 @@ def turns(curve: t.Sequence[t.Sequence[float]]) -> t.List[t.Sequence[float]]:
         point = next(point for point in curve[top:] if point[1] <= level)
         found += [point] if point is not found[-1] else []
     return found + ([curve[-1]] if curve[-1] is not found[-1] else [])
-
-
-def size(count: float) -> str:
-    """Bytes for people: GiB, or MiB where it is less than one."""
-    return "{0:.1f} GiB".format(count / (1 << 30)) if count >= 1 << 30 else "{0:.0f} MiB".format(count / (1 << 20))
 
 
 def _clock(at: float) -> str:

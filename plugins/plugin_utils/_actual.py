@@ -88,7 +88,7 @@ def compare(ranks: t.Sequence[tuple[str, Info, str, dict[str, t.Any]]], deployme
     launches = set()
     running = []
     for rank, (node, info, wanted, shown) in enumerate(ranks):
-        own = [container for container in info.get("containers") or [] if container["deployment"] == deployment]
+        own = owned(info, deployment)
         mine = next((container for container in own if container["name"] == wanted), None)
         extra = sorted(container["name"] for container in own if container["name"] != wanted)
         if extra:

@@ -181,18 +181,14 @@ def _check_arguments(plan: Plan, settings: Settings) -> None:
         plan.assumed.append(f"the arguments are valid: {settings.parser_problem or 'no image could be asked'}")
 
 
-def _own(plan: Plan, node: Node) -> list[t.Mapping[str, t.Any]]:
-    return [container for container in node.info.get("containers") or [] if container["deployment"] == plan.recipe.name]
-
-
 def _launch_id(plan: Plan) -> str:
-    return next((container["launch_id"] or "" for container in _own(plan, plan.nodes[0])), "")
+    return next((container["launch_id"] or "" for container in _actual.owned(plan.nodes[0].info, plan.recipe.name)), "")
 
 
 def _decide(plan: Plan, settings: Settings) -> None:
     """A deployment is healthy only if every rank runs, of one launch and as wanted, and the head answers a request."""
     name, head = plan.recipe.name, plan.nodes[0]
-    if not any(_own(plan, node) for node in plan.nodes):
+    if not any(_actual.owned(node.info, plan.recipe.name) for node in plan.nodes):
         plan.action, plan.reasons = "start", ["it runs on no node"]
         return
     wanted = [(node.name, node.info, _container.name(name, rank), _container.public(plan.requests[rank])) for rank, node in enumerate(plan.nodes)]
@@ -214,7 +210,7 @@ def _check_ports(plan: Plan) -> None:
     if plan.action not in ("start", "restart"):
         return
     head = plan.nodes[0]
-    own = {container["name"] for container in _own(plan, head)}
+    own = {container["name"] for container in _actual.owned(head.info, plan.recipe.name)}
     for listener in head.info.get("listeners") or []:
         if listener["container"] in own and listener["container"]:
             continue
