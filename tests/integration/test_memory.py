@@ -86,19 +86,23 @@ def test_a_forgotten_container_is_named_with_how_to_stop_it() -> None:
     assert first["bytes"] == pytest.approx(held, rel=0.05)
 
 
+def held() -> int:
+    """Bytes of page cache that the file has on the node."""
+    # ' 1073741824': the node's other files come and go, and so does what the kernel counts for all of them.
+    return int(play.node(NODE, f"fincore --bytes --noheadings --output RES {FILE}"))
+
+
 def test_page_cache_after_a_copy_is_told_and_given_back() -> None:
     play.node(NODE, f"head -c {GIB} /dev/urandom >{FILE}; sync; cat {FILE} >/dev/null")
     before = memory()
-    assert before["page_cache_bytes"] > GIB and before["available_bytes"] - before["free_bytes"] > GIB // 2
-    wanted = {"wanted": before["free_bytes"] + GIB // 2, "paths": [FILE, "/nowhere"]}
-    checked, done = module("page_cache_release", "--check", **wanted), module("page_cache_release", **wanted)
-    assert (checked["changed"], checked["actions"], checked["free_bytes"]) == (True, ["files"], checked["free_before_bytes"])
-    assert (done["changed"], done["actions"]) == (True, ["files"])
-    assert done["free_bytes"] - done["free_before_bytes"] > 0.8 * GIB
-    assert before["page_cache_bytes"] - memory()["page_cache_bytes"] > 0.8 * GIB
-    for words in (["--check"], []):
-        again = module("page_cache_release", *words, **wanted)
-        assert (again["changed"], again["actions"]) == (False, [])
+    assert before["page_cache_bytes"] >= held() > GIB // 2
+    assert before["available_bytes"] - before["free_bytes"] > GIB // 2
+    # More than there can be: the file is given back however much is free.
+    wanted = {"wanted": before["total_bytes"], "paths": [FILE, "/nowhere"]}
+    for words, changed, left in ((["--check"], True, 1), ([], True, 0), (["--check"], False, 0), ([], False, 0)):
+        result = module("page_cache_release", *words, **wanted)
+        assert (result["changed"], result["actions"], held() > GIB // 2) == (changed, ["files"] if changed else [], bool(left))
+    assert held() == 0
 
 
 def grown(guarded: bool) -> tuple[dict[str, t.Any], dict[str, t.Any]]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import typing as t
 
@@ -47,6 +48,13 @@ def test_files_are_found_once_behind_links_and_keep_their_content(tmp_path: path
     assert (blobs / "a").read_bytes() == b"x" * 100000
 
 
+def test_what_files_hold_is_counted_in_whole_pages(tmp_path: pathlib.Path) -> None:
+    read, empty, page = tmp_path / "read", tmp_path / "empty", os.sysconf("SC_PAGE_SIZE")
+    read.write_bytes(b"x" * (5 * page + 1))
+    empty.touch()
+    assert pages.held([str(read), str(empty), str(tmp_path / "nowhere"), str(tmp_path)]) == 6 * page
+
+
 def test_all_of_it(tmp_path: pathlib.Path) -> None:
     root = machine(tmp_path, 1, 1)
     pages.drop_all(root)
@@ -57,8 +65,13 @@ class Ended(Exception):
     pass
 
 
-def module(monkeypatch: pytest.MonkeyPatch, looks: t.Sequence[tuple[int, int]], check: bool = False, **options: t.Any) -> dict[str, t.Any]:
-    """What the module answers when the kernel tells these numbers one after another, in GiB; its C(dropped) is what was given back."""
+def module(
+    monkeypatch: pytest.MonkeyPatch, looks: t.Sequence[tuple[int, int]], files: t.Sequence[int] = (), check: bool = False, **options: t.Any
+) -> dict[str, t.Any]:
+    """What the module answers when the kernel tells these numbers one after another, in GiB; its C(dropped) is what was given back.
+
+    :param files: GiB that the files hold, as often as they are asked; afterwards nothing.
+    """
     told: dict[str, t.Any] = {}
     dropped: list[str] = []
 
@@ -73,10 +86,11 @@ def module(monkeypatch: pytest.MonkeyPatch, looks: t.Sequence[tuple[int, int]], 
 
         fail_json = exit_json
 
-    numbers = iter(looks)
+    numbers, held = iter(looks), iter(files)
     monkeypatch.setattr(page_cache_release, "AnsibleModule", Module)
     monkeypatch.setattr(pages, "memory", lambda: pages.Memory(*(number * GIB for number in next(numbers))))
     monkeypatch.setattr(pages, "files", lambda paths: list(paths))
+    monkeypatch.setattr(pages, "held", lambda paths: next(held, 0) * GIB if paths else 0)
     monkeypatch.setattr(pages, "drop_files", lambda paths: dropped.extend(paths))
     monkeypatch.setattr(pages, "drop_all", lambda: dropped.append("all"))
     with pytest.raises(Ended):
@@ -85,27 +99,38 @@ def module(monkeypatch: pytest.MonkeyPatch, looks: t.Sequence[tuple[int, int]], 
 
 
 @pytest.mark.parametrize(
-    ("looks", "options", "dropped", "changed"),
+    ("looks", "files", "options", "dropped", "changed"),
     [
-        ([(60, 40)], {"wanted": 50 * GIB, "paths": ["m"], "all": True}, [], False),
-        ([(10, 90), (70, 30)], {"wanted": 50 * GIB, "paths": ["m"], "all": True}, ["m"], True),
-        ([(10, 90), (20, 80), (98, 2)], {"wanted": 50 * GIB, "paths": ["m"], "all": True}, ["m", "all"], True),
-        ([(10, 90), (10, 90)], {"wanted": 50 * GIB, "paths": ["m"]}, ["m"], False),
-        ([(10, 90)], {"wanted": 50 * GIB}, [], False),
-        ([(10, 90), (98, 2)], {"all": True}, ["all"], True),
+        ([(60, 40)], [60], {"wanted": 50 * GIB, "paths": ["m"], "all": True}, [], False),
+        ([(10, 90), (70, 30)], [60], {"wanted": 50 * GIB, "paths": ["m"], "all": True}, ["m"], True),
+        ([(10, 90), (20, 80), (98, 2)], [10], {"wanted": 50 * GIB, "paths": ["m"], "all": True}, ["m", "all"], True),
+        ([(10, 90)], [0], {"wanted": 50 * GIB, "paths": ["m"]}, [], False),
+        ([(10, 90), (10, 90)], [60], {"wanted": 80 * GIB, "paths": ["m"]}, ["m"], True),
+        ([(10, 90), (10, 90)], [60, 60], {"wanted": 80 * GIB, "paths": ["m"]}, ["m"], False),
+        ([(10, 90)], [], {"wanted": 50 * GIB}, [], False),
+        ([(10, 90), (98, 2)], [], {"all": True}, ["all"], True),
     ],
-    ids=["enough is free", "the files were enough", "the files were not", "nobody had read them", "nothing is allowed", "as much as there is"],
+    ids=[
+        "enough is free",
+        "the files were enough",
+        "the files were not",
+        "nobody had read them",
+        "somebody else took it",
+        "a process has them mapped",
+        "nothing is allowed",
+        "as much as there is",
+    ],
 )
 def test_the_smallest_that_is_enough(
-    looks: list[tuple[int, int]], options: dict[str, t.Any], dropped: list[str], changed: bool, monkeypatch: pytest.MonkeyPatch
+    looks: list[tuple[int, int]], files: list[int], options: dict[str, t.Any], dropped: list[str], changed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = module(monkeypatch, looks, **options)
+    result = module(monkeypatch, looks, files, **options)
     assert (result["dropped"], result["changed"]) == (dropped, changed)
     assert (result["free_before_bytes"], result["free_bytes"]) == (looks[0][0] * GIB, looks[-1][0] * GIB)
 
 
 def test_check_mode_gives_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = module(monkeypatch, [(10, 90)], check=True, wanted=50 * GIB, paths=["m"], all=True)
+    result = module(monkeypatch, [(10, 90)], [60], check=True, wanted=50 * GIB, paths=["m"], all=True)
     assert (result["changed"], result["actions"], result["dropped"]) == (True, ["files", "all"], [])
 
 
