@@ -6,16 +6,13 @@
 
 from __future__ import annotations
 
-import base64
 import typing as t
-import zlib
-
-from ansible.plugins.action import ActionBase
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart_files as files
+from ansible_collections.sparkstack.inference.plugins.module_utils._unit_files import digest
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._unit_action import UnitAction
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._zipapp import build
 
-MODULE = "sparkstack.inference.inference_autostart"
 PROGRAM = "_autostart_agent"
 SETTINGS: dict[str, dict[str, t.Any]] = {
     "deployment": {"type": "str", "required": True},
@@ -37,33 +34,28 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "token": {"type": "str", "no_log": True},
     "seen": {"type": "list", "elements": "dict", "default": []},
-    # Not for a user: filled in below.
+    # Not for a user: filled in by what this is made of.
     "program": {"type": "str"},
 }
 
 
-class ActionModule(ActionBase):
+class ActionModule(UnitAction):
     """One node's part."""
 
-    _supports_check_mode = True
-    _supports_async = False
+    MODULE = "sparkstack.inference.inference_autostart"
+    UTIL = PROGRAM
+    SPECIFICATION = ARGUMENTS
+    WANTED = "present"
+    KEPT = ("seen",)
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
-        super().run(tmp, task_vars)
-        _validated, given = self.validate_argument_spec(argument_spec=ARGUMENTS)
-        # Not what only is an option's other name.
-        arguments = {key: given[key] for key in ARGUMENTS if given[key] is not None and key != "seen"}
-        if given["state"] != "present":
-            return t.cast("dict[str, t.Any]", self._execute_module(module_name=MODULE, module_args=arguments, task_vars=task_vars))
-        if agreed(given["seen"], given["deployment"]):
-            if satisfied(given):
-                return {"changed": False, "unit": files.unit(given["deployment"]), "actions": []}
-            arguments.pop("token", None)
-        arguments["program"] = base64.b64encode(zlib.compress(build(PROGRAM), 9)).decode()
-        found: dict[str, t.Any] = self._execute_module(module_name=MODULE, module_args=arguments, task_vars=task_vars)
-        # 130 kB that say nothing to a reader.
-        found.get("invocation", {}).get("module_args", {}).pop("program", None)
-        return found
+    def known(self, given: t.Mapping[str, t.Any], arguments: dict[str, t.Any]) -> dict[str, t.Any] | None:
+        """All is as wanted on this node. Else the token that all nodes have stays."""
+        if not agreed(given["seen"], given["deployment"]):
+            return None
+        if satisfied(given):
+            return {"changed": False, "unit": files.unit(given["deployment"]), "actions": []}
+        arguments.pop("token", None)
+        return None
 
 
 def agreed(seen: t.Sequence[t.Mapping[str, t.Any]], deployment: str) -> bool:
@@ -85,7 +77,7 @@ def satisfied(given: t.Mapping[str, t.Any]) -> bool:
     return bool(
         found["enabled"]
         and found["runs"]
-        and found["program"] == files.digest(build(PROGRAM))
-        and found["unit"] == files.digest(files.unit_text().encode())
+        and found["program"] == digest(build(PROGRAM))
+        and found["unit"] == digest(files.unit_text().encode())
         and {key: value for key, value in found["settings"].items() if key != "token_hash"} == wanted
     )

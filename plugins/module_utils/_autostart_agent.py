@@ -17,7 +17,7 @@ import threading
 import time
 import typing as t
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart, _autostart_files, _autostart_wire, _ledger, _systemd
+from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart, _autostart_files, _autostart_wire, _ledger, _systemd, _unit_files
 from ansible_collections.sparkstack.inference.plugins.module_utils._autostart import INFO, Line
 from ansible_collections.sparkstack.inference.plugins.module_utils._autostart_node import Data, Node
 from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis import judge
@@ -156,7 +156,7 @@ class Head:
         return "{0} works on the deployment: nothing is started here meanwhile.".format(_ledger.who(lock))
 
     def _lock_file(self) -> Data:
-        return _autostart_files.read(os.path.join(self._ledger.folder, "lock.json")) or {}
+        return _unit_files.read(os.path.join(self._ledger.folder, "lock.json")) or {}
 
     def _take(self, now: float) -> bool:
         try:
@@ -227,7 +227,7 @@ def main(arguments: t.Sequence[str]) -> int:
 
     :param arguments: the path of the settings.
     """
-    config = _autostart_files.read(arguments[0]) if len(arguments) == 1 else None
+    config = _unit_files.read(arguments[0]) if len(arguments) == 1 else None
     if config is None:
         sys.stderr.write("<3>There are no settings to be read: give the path of /etc/sparkstack/autostart/DEPLOYMENT.json.\n")
         return 2

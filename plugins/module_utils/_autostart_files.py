@@ -8,29 +8,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import hashlib
-import json
 import os
-import re
 import time
 import typing as t
 
-Data = t.Dict[str, t.Any]
+from ansible_collections.sparkstack.inference.plugins.module_utils import _unit_files
+from ansible_collections.sparkstack.inference.plugins.module_utils._unit_files import Data
 
 PROGRAM = "usr/local/lib/sparkstack/autostart.pyz"
 SETTINGS = "etc/sparkstack/autostart"
 UNITS = "etc/systemd/system"
 TEMPLATE = "sparkstack-autostart@.service"
 MEMORY = "var/lib/sparkstack/autostart"
-PYTHON = "/usr/bin/python3"
-"""The system's own: the one that Ansible uses may go with the user's folder."""
-HALF = ".new"
-"""Ends the name of a file that is being written."""
 _INSTANT = 0.5
 """Seconds within which who only asks whether an agent runs has let go of its file."""
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+KIND = _unit_files.Kind("autostart", "tp_launch_autostart", PROGRAM, UNITS, TEMPLATE)
 
 _UNIT = """\
 # Written by sparkstack.inference: the next run writes it again.
@@ -71,9 +64,7 @@ WantedBy=multi-user.target
 
 def unit(deployment: str) -> str:
     """The unit's name; :raises ValueError: for a deployment whose name can't be one of a file."""
-    if not _NAME.fullmatch(deployment):
-        raise ValueError(f"'{deployment}' can't be a deployment's name: give one of small letters, digits, '.', '_' and '-', as the recipe has it.")
-    return TEMPLATE.replace("@", "@" + deployment)
+    return KIND.unit(deployment)
 
 
 def settings(deployment: str) -> str:
@@ -100,53 +91,13 @@ def link(deployment: str) -> str:
 
 def unit_text() -> str:
     """The unit, the same for all deployments and on all nodes."""
-    return _UNIT.format(python=PYTHON, program=PROGRAM, settings=SETTINGS)
-
-
-def digest(data: bytes) -> str:
-    """What a file's content is known again by."""
-    return hashlib.sha256(data).hexdigest()
+    return _UNIT.format(python=_unit_files.PYTHON, program=PROGRAM, settings=SETTINGS)
 
 
 def plain(config: t.Mapping[str, t.Any]) -> Data:
     """Settings as they may be shown and compared: the token stands as a hash, which it can't be guessed from, for it is random."""
     shown = {key: value for key, value in config.items() if key != "token"}
-    return dict(shown, token_hash=digest(str(config.get("token", "")).encode())[:16])
-
-
-def text(config: t.Mapping[str, t.Any]) -> str:
-    """Settings as the file has them."""
-    return json.dumps(config, indent=1, sort_keys=True) + "\n"
-
-
-def read(path: str) -> t.Optional[Data]:
-    """A mapping that a file holds, or None where there is none that can be read."""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            data = json.load(stream)
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None
-
-
-def write(path: str, content: t.Union[str, bytes], mode: int) -> None:
-    """Write a file in one step; :raises OSError: when the disk does not take it."""
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    temporary = path + HALF
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
-            os.fchmod(stream.fileno(), mode)
-            stream.write(content.encode() if isinstance(content, str) else content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        # A full disk: half a file, with the token in it perhaps, must not stay where nothing would ever take it away.
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    return dict(shown, token_hash=_unit_files.digest(str(config.get("token", "")).encode())[:16])
 
 
 def hold(deployment: str, root: str = "/") -> t.Optional[int]:
@@ -188,12 +139,12 @@ def installed(root: str = "/") -> t.Dict[str, Data]:
         names = sorted(os.listdir(os.path.join(root, SETTINGS)))
     except OSError:
         return found
-    shared = {"program": _digest(os.path.join(root, PROGRAM)), "unit": _digest(os.path.join(root, UNITS, TEMPLATE))}
+    shared = {"program": _unit_files.digest_of(os.path.join(root, PROGRAM)), "unit": _unit_files.digest_of(os.path.join(root, KIND.unit_file))}
     for name in names:
         deployment = name[: -len(".json")]
-        if not name.endswith(".json") or not _NAME.fullmatch(deployment):
+        if not name.endswith(".json") or not _unit_files.valid(deployment):
             continue
-        config = read(os.path.join(root, SETTINGS, name)) or {}
+        config = _unit_files.read(os.path.join(root, SETTINGS, name)) or {}
         found[deployment] = dict(
             shared,
             settings=plain(config),
@@ -201,11 +152,3 @@ def installed(root: str = "/") -> t.Dict[str, Data]:
             runs=runs(deployment, root),
         )
     return found
-
-
-def _digest(path: str) -> t.Optional[str]:
-    try:
-        with open(path, "rb") as stream:
-            return digest(stream.read())
-    except OSError:
-        return None

@@ -16,7 +16,7 @@ import time
 import typing as t
 from urllib.parse import quote, urlsplit
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart_files, _autostart_rank, _probe, _reach, _scene
+from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart_files, _autostart_rank, _probe, _reach, _scene, _unit_files
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
 from ansible_collections.sparkstack.inference.plugins.module_utils._files import text
@@ -40,7 +40,7 @@ class Node:
         self.config, self.root, self.clock = config, root, clock
         self.api = api or DockerAPI(config["docker_socket"], timeout=20)
         self._path = os.path.join(root, _autostart_files.memory(config["deployment"]))
-        kept = _autostart_files.read(self._path) or {}
+        kept = _unit_files.read(self._path) or {}
         self.memory: Data = kept.get("rank") or {}
         self.state: Data = kept.get("state") or {}
         self._written = 0.0
@@ -90,7 +90,7 @@ class Node:
         """Keep the memory, and what the head's agent has decided."""
         self.state = self.state if state is None else state
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-        _autostart_files.write(self._path, json.dumps({"rank": self.memory, "state": self.state}), 0o600)
+        _unit_files.write(self._path, json.dumps({"rank": self.memory, "state": self.state}), 0o600)
         self._written = self.clock()
 
     def carry_out(self, want: t.Optional[str], order: str) -> None:

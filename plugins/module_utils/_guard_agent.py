@@ -21,7 +21,7 @@ import time
 import typing as t
 from urllib.parse import quote
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart_files, _guard, _guard_files, _guard_told, _systemd
+from ansible_collections.sparkstack.inference.plugins.module_utils import _guard, _guard_files, _guard_told, _systemd, _unit_files
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._guard_node import Memory, Rank
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import size
@@ -125,7 +125,7 @@ class Guard:
         # A full /run, or whatever else goes wrong with the word, must not keep it from the deed.
         with contextlib.suppress(Exception):
             path = os.path.join(self.root, _guard_files.told(self.settings["deployment"]))
-            _autostart_files.write(path, json.dumps(record), 0o644)
+            _unit_files.write(path, json.dumps(record), 0o644)
 
     def _ask_docker(self) -> None:
         api = DockerAPI(self.settings["docker_socket"], _ANSWER)
@@ -138,7 +138,7 @@ def main(arguments: t.Sequence[str]) -> int:
 
     :param arguments: the path of the settings.
     """
-    settings = _autostart_files.read(arguments[0]) if len(arguments) == 1 else None
+    settings = _unit_files.read(arguments[0]) if len(arguments) == 1 else None
     if settings is None:
         sys.stderr.write("<3>There are no settings to be read: give the path of /run/sparkstack/guard/DEPLOYMENT.json.\n")
         return 2

@@ -8,14 +8,13 @@
 
 from __future__ import annotations
 
-import re
+from ansible_collections.sparkstack.inference.plugins.module_utils import _unit_files
 
 FOLDER = "run/sparkstack/guard"
 PROGRAM = FOLDER + "/guard.pyz"
 UNITS = "run/systemd/system"
 TEMPLATE = "sparkstack-guard@.service"
-PYTHON = "/usr/bin/python3"
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+KIND = _unit_files.Kind("the memory guard", "tp_launch_memory_guard", PROGRAM, UNITS, TEMPLATE)
 
 # A guard that waits for the processor or for a page of its own is of no use: it comes first for the one, is never chosen by the
 # kernel's killer, and locks its pages (MemoryMin would not do: it holds only where all groups above have it too).
@@ -53,14 +52,14 @@ CapabilityBoundingSet=CAP_KILL CAP_IPC_LOCK CAP_DAC_READ_SEARCH CAP_SYS_PTRACE
 
 def valid(deployment: str) -> bool:
     """It can be a deployment's name, and that of a file."""
-    return bool(_NAME.fullmatch(deployment)) and not deployment.endswith(".told")
+    return _unit_files.valid(deployment) and not deployment.endswith(".told")
 
 
 def unit(deployment: str) -> str:
     """The unit's name; :raises ValueError: for a deployment whose name can't be one of a file."""
     if not valid(deployment):
-        raise ValueError("'{0}' can't be a deployment's name: give one of small letters, digits, '.', '_' and '-', as the recipe has it.".format(deployment))
-    return TEMPLATE.replace("@", "@" + deployment)
+        raise _unit_files.refused(deployment)
+    return KIND.unit(deployment)
 
 
 def settings(deployment: str) -> str:
@@ -75,4 +74,4 @@ def told(deployment: str) -> str:
 
 def unit_text() -> str:
     """The unit, the same for all deployments and on all nodes."""
-    return _UNIT.format(python=PYTHON, program=PROGRAM, folder=FOLDER)
+    return _UNIT.format(python=_unit_files.PYTHON, program=PROGRAM, folder=FOLDER)

@@ -162,118 +162,69 @@ actions:
   elements: str
 """
 
-import base64
-import contextlib
 import os
-import typing as t
-import zlib
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart_files as files
+from ansible_collections.sparkstack.inference.plugins.module_utils import _unit, _unit_files
+from ansible_collections.sparkstack.inference.plugins.module_utils._unit_files import HALF
 
 SETTINGS = "deployment rank nodes addresses container engine model api port ready_timeout stop_timeout stall_timeouts docker_socket".split()
 
 
-class Refused(Exception):
-    """The text is a sentence for the user."""
-
-
-class Unit:
+class Unit(_unit.Unit):
     """One deployment's unit on this node."""
 
     def __init__(self, module: AnsibleModule, root: str = "/") -> None:
-        self.module, self.root = module, root
-        self.deployment: str = module.params["deployment"]
-        self.name = files.unit(self.deployment)
-        self.actions: t.List[str] = []
-        self.before: t.Dict[str, t.Any] = files.installed(root).get(self.deployment, {})
-        self.after: t.Dict[str, t.Any] = {}
+        super().__init__(module, files.KIND, files.unit(module.params["deployment"]), root)
+        self.before = files.installed(root).get(self.deployment, {})
 
-    def _path(self, below: str) -> str:
-        return os.path.join(self.root, below)
-
-    def _systemctl(self, *words: str) -> None:
-        path = self.module.get_bin_path("systemctl")
-        if not path:
-            raise Refused("This node has no systemd, which autostart needs: set tp_launch_autostart to false.")
-        rc, stdout, stderr = self.module.run_command([path, *words])
-        if rc != 0:
-            told = " ".join((stderr or stdout).split())
-            raise Refused("systemctl {0} failed: {1}{2}".format(" ".join(words), told, self._journal() if "start" in words[0] else ""))
-
-    def _journal(self) -> str:
-        """The unit's last words."""
+    def hint(self, word: str) -> str:
+        """The unit's last words, where it did not start."""
         path = self.module.get_bin_path("journalctl")
-        if not path:
+        if not path or "start" not in word:
             return ""
         _rc, stdout, _stderr = self.module.run_command([path, "--unit", self.name, "--lines", "5", "--output", "cat", "--no-pager"])
         return " Its journal: " + " ".join(stdout.split())
 
     def install(self) -> None:
         """Have it there, enabled and running."""
-        if not os.path.exists(self._path(files.PYTHON.lstrip("/"))):
-            raise Refused(f"This node has no {files.PYTHON}, which autostart needs: install python3.")
-        params = self.module.params
-        if not params["program"]:
-            raise Refused("The program is missing: run the module as a task, whose controller brings it.")
-        program = zlib.decompress(base64.b64decode(params["program"]))
-        path = self._path(files.settings(self.deployment))
-        token = params["token"] or (files.read(path) or {}).get("token")
+        self.need_python()
+        params, below = self.module.params, files.settings(self.deployment)
+        program = self.program()
+        token = params["token"] or (_unit_files.read(self.path(below)) or {}).get("token")
         if not token:
-            raise Refused("token is missing, and this node has none that could be kept: give all nodes the same random text.")
+            raise _unit.Refused("token is missing, and this node has none that could be kept: give all nodes the same random text.")
         settings = dict({key: params[key] for key in SETTINGS}, token=token)
-        wanted: t.List[t.Tuple[str, str, t.Union[str, bytes], t.Any, int]] = [
-            ("program", files.PROGRAM, program, files.digest(program), 0o644),
-            ("unit", files.UNITS + "/" + files.TEMPLATE, files.unit_text(), files.digest(files.unit_text().encode()), 0o644),
-            ("settings", files.settings(self.deployment), files.text(settings), files.plain(settings), 0o600),
-        ]
-        self.after = dict({key: known for key, _path, _content, known, _mode in wanted}, enabled=True, runs=True)
-        changed = [entry for entry in wanted if self.before.get(entry[0]) != entry[3]]
-        self.actions += ["write /{0}".format(entry[1]) for entry in changed]
+        entry = _unit.Entry("settings", below, _unit_files.text(settings), files.plain(settings), 0o600)
+        self.want(program, files.unit_text(), entry, enabled=True, runs=True)
         if not self.before.get("enabled"):
             self.actions.append("enable {0}".format(self.name))
-        if changed or not self.before.get("runs"):
+        if self.changed or not self.before.get("runs"):
             self.actions.append("start {0}".format(self.name))
         if self.module.check_mode or not self.actions:
             return
-        for _key, below, content, _known, mode in changed:
-            files.write(self._path(below), content, mode)
+        self.write()
         # Names of deployments are nobody's secret, but nobody else has business here.
-        os.chmod(self._path(files.SETTINGS), 0o700)
-        keys = [entry[0] for entry in changed]
-        if "unit" in keys or not self.before:
-            self._systemctl("daemon-reload")
-        self._systemctl("enable", "--quiet", self.name)
+        os.chmod(self.path(files.SETTINGS), 0o700)
+        if self.is_new("unit"):
+            self.systemctl("daemon-reload")
+        self.systemctl("enable", "--quiet", self.name)
         others = [files.unit(name) for name in files.installed(self.root) if name != self.deployment]
-        if "program" in keys and others:
-            self._systemctl("try-restart", *others)
-        self._systemctl("restart" if changed else "start", self.name)
+        if self.is_new("program") and others:
+            self.systemctl("try-restart", *others)
+        self.systemctl("restart" if self.changed else "start", self.name)
 
     def remove(self) -> None:
         """Have it gone, and the program with the last one."""
-        leftover = [files.settings(self.deployment), files.memory(self.deployment)]
+        own = [files.settings(self.deployment), files.memory(self.deployment)]
         # Also what a writer that was killed has left, with the token in it.
-        leftover += [below + files.HALF for below in leftover] + [files.held(self.deployment), files.link(self.deployment)]
-        leftover = [below for below in leftover if os.path.lexists(self._path(below))]
-        if leftover:
-            self.actions += ["stop and disable {0}".format(self.name)]
-        shared = [files.PROGRAM, files.PROGRAM + files.HALF, files.UNITS + "/" + files.TEMPLATE]
+        own += [below + HALF for below in own] + [files.held(self.deployment), files.link(self.deployment)]
         last = not [name for name in files.installed(self.root) if name != self.deployment]
-        leftover += [below for below in shared if last and os.path.lexists(self._path(below))]
-        self.actions += ["remove /{0}".format(below) for below in leftover]
-        if self.module.check_mode or not leftover:
-            return
-        if os.path.exists(self._path(files.UNITS + "/" + files.TEMPLATE)):
-            self._systemctl("disable", "--quiet", "--now", self.name)
-        for below in leftover:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path(below))
-        if last:
-            for folder in (files.SETTINGS, files.MEMORY, os.path.dirname(files.PROGRAM)):
-                with contextlib.suppress(OSError):
-                    os.rmdir(self._path(folder))
-            self._systemctl("daemon-reload")
+        shared = [files.PROGRAM, files.PROGRAM + HALF, files.KIND.unit_file] if last else []
+        folders = [files.SETTINGS, files.MEMORY, os.path.dirname(files.PROGRAM)]
+        self.take_away(own, shared, ("stop and disable", ["disable", "--quiet", "--now"]), folders if last else None)
 
 
 def main() -> None:
@@ -302,16 +253,12 @@ def main() -> None:
         # The program's 130 kB have no business in the node's syslog.
         no_log=True,
     )
-    try:
+    with _unit.failing(module):
         unit = Unit(module)
         if module.params["state"] == "present":
             unit.install()
         else:
             unit.remove()
-    except (Refused, ValueError) as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg="{0} can't be written: {1}. Run this as root (become).".format(error.filename, error.strerror))
     module.exit_json(changed=bool(unit.actions), unit=unit.name, actions=unit.actions, diff={"before": unit.before, "after": unit.after})
 
 

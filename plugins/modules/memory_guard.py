@@ -134,93 +134,66 @@ msg:
   type: str
 """
 
-import base64
 import contextlib
 import os
 import typing as t
-import zlib
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart_files, _guard, _guard_files
-from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
+from ansible_collections.sparkstack.inference.plugins.module_utils import _guard, _guard_files, _unit, _unit_files
+from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI
+from ansible_collections.sparkstack.inference.plugins.module_utils._guard_files import KIND
 from ansible_collections.sparkstack.inference.plugins.module_utils._guard_node import Rank
-
-Data = t.Dict[str, t.Any]
-
-
-class Refused(Exception):
-    """The text is a sentence for the user."""
+from ansible_collections.sparkstack.inference.plugins.module_utils._unit_files import Data
 
 
-class Unit:
+class Unit(_unit.Unit):
     """One deployment's guard on this node."""
 
     def __init__(self, module: AnsibleModule, root: str = "/") -> None:
-        self.module, self.root = module, root
-        self.deployment: str = module.params["deployment"]
-        self.name = _guard_files.unit(self.deployment)
-        self.actions: t.List[str] = []
+        super().__init__(module, KIND, _guard_files.unit(module.params["deployment"]), root)
+        self.settings = _guard_files.settings(self.deployment)
         self.found: Data = {"guarded": False, "msg": ""}
-        self.before: Data = self._installed()
-        self.after: Data = {}
-
-    def _path(self, below: str) -> str:
-        return os.path.join(self.root, below)
+        self.before = self._installed()
 
     def _installed(self) -> Data:
-        settings = _autostart_files.read(self._path(_guard_files.settings(self.deployment)))
+        settings = _unit_files.read(self.path(self.settings))
         if settings is None:
             return {}
-        unit_text = _digest(self._path(_guard_files.UNITS + "/" + _guard_files.TEMPLATE))
-        return {"settings": settings, "program": _digest(self._path(_guard_files.PROGRAM)), "unit": unit_text, "runs": self._runs()}
+        program, unit = (_unit_files.digest_of(self.path(below)) for below in (KIND.program, KIND.unit_file))
+        return {"settings": settings, "program": program, "unit": unit, "runs": self._runs()}
 
     def _runs(self) -> bool:
         path = self.module.get_bin_path("systemctl")
         return bool(path) and self.module.run_command([path, "is-active", "--quiet", self.name])[0] == 0
 
-    def _systemctl(self, *words: str) -> None:
-        rc, stdout, stderr = self.module.run_command([self.module.get_bin_path("systemctl"), *words])
-        if rc != 0:
-            told = " ".join((stderr or stdout).split())
-            raise Refused("systemctl {0} failed: {1} See 'journalctl -u {2}', or set tp_launch_memory_guard to false.".format(" ".join(words), told, self.name))
+    def hint(self, word: str) -> str:
+        """Where its last words are, and how to do without it."""
+        return " See 'journalctl -u {0}', or set {1} to false.".format(self.name, KIND.variable)
 
     def start(self) -> None:
         """Have it running beside the container of now."""
-        params = self.module.params
         # systemctl may be there where another init runs; this folder is systemd's own word, see sd_booted(3).
-        if not self.module.get_bin_path("systemctl") or not os.path.isdir(self._path(_guard_files.UNITS)):
-            raise Refused("This node has no systemd, which the memory guard needs: set tp_launch_memory_guard to false.")
-        if not os.path.exists(self._path(_guard_files.PYTHON.lstrip("/"))):
-            raise Refused(f"This node has no {_guard_files.PYTHON}, which the memory guard needs: install python3.")
+        if not self.module.get_bin_path("systemctl") or not os.path.isdir(self.path(KIND.units)):
+            raise self.no_systemd()
+        self.need_python()
         settings = self._settings()
         if settings is None:
             return
-        if not params["program"]:
-            raise Refused("The program is missing: run the module as a task, whose controller brings it.")
-        program = zlib.decompress(base64.b64decode(params["program"]))
-        text = _guard_files.unit_text()
-        wanted: t.List[t.Tuple[str, str, t.Union[str, bytes], t.Any, int]] = [
-            ("program", _guard_files.PROGRAM, program, _autostart_files.digest(program), 0o644),
-            ("unit", _guard_files.UNITS + "/" + _guard_files.TEMPLATE, text, _autostart_files.digest(text.encode()), 0o644),
-            ("settings", _guard_files.settings(self.deployment), _autostart_files.text(settings), settings, 0o644),
-        ]
-        self.after = dict({key: known for key, _path, _content, known, _mode in wanted}, runs=True)
+        self.want(self.program(), _guard_files.unit_text(), _unit.Entry("settings", self.settings, _unit_files.text(settings), settings, 0o644), runs=True)
         self.found["guarded"] = True
         if self.before == self.after:
             return
-        changed = [entry for entry in wanted if self.before.get(entry[0]) != entry[3]]
-        self.actions = ["write /{0}".format(entry[1]) for entry in changed] + ["start {0}".format(self.name)]
+        self.actions.append("start {0}".format(self.name))
         if self.module.check_mode:
             return
         # What an earlier guard has told is of an earlier load.
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path(_guard_files.told(self.deployment)))
-        for _key, below, content, _known, mode in changed:
-            _autostart_files.write(self._path(below), content, mode)
-        if "unit" in [entry[0] for entry in changed]:
-            self._systemctl("daemon-reload")
-        self._systemctl("restart", self.name)
+            os.unlink(self.path(_guard_files.told(self.deployment)))
+        self.write()
+        if self.is_new("unit"):
+            self.systemctl("daemon-reload")
+        self.systemctl("restart", self.name)
 
     def _settings(self) -> t.Optional[Data]:
         """What the guard is to know; None where there is nothing to guard."""
@@ -247,45 +220,21 @@ class Unit:
 
     def stop(self) -> None:
         """Have it gone, and the program with the last one."""
-        unit = _guard_files.UNITS + "/" + _guard_files.TEMPLATE
-        mine = _guard_files.settings(self.deployment)
-        leftover = [below for below in [mine] if os.path.lexists(self._path(below))]
-        last = not [name for name in self._others() if name != os.path.basename(mine)]
-        leftover += [below for below in (_guard_files.PROGRAM, unit) if last and os.path.lexists(self._path(below))]
-        if not leftover:
-            return
-        self.actions = ["stop {0}".format(self.name)] + ["remove /{0}".format(below) for below in leftover]
-        if self.module.check_mode:
-            return
-        if os.path.exists(self._path(unit)):
-            self._systemctl("stop", self.name)
-        for below in leftover:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path(below))
-        if last:
-            with contextlib.suppress(OSError):
-                os.rmdir(self._path(_guard_files.FOLDER))
-            self._systemctl("daemon-reload")
+        last = not [name for name in self._others() if name != os.path.basename(self.settings)]
+        own = [self.settings, *([KIND.program, KIND.unit_file] if last else [])]
+        self.take_away(own, (), ("stop", ["stop"]), [_guard_files.FOLDER] if last else None)
 
     def _others(self) -> t.List[str]:
         """The names of all guards' settings."""
         try:
-            names = os.listdir(self._path(_guard_files.FOLDER))
+            names = os.listdir(self.path(_guard_files.FOLDER))
         except OSError:
             return []
         return [name for name in names if name.endswith(".json") and not name.endswith(".told.json")]
 
     def told(self) -> t.Optional[Data]:
         """What the last guard of the deployment has told."""
-        return _autostart_files.read(self._path(_guard_files.told(self.deployment)))
-
-
-def _digest(path: str) -> t.Optional[str]:
-    try:
-        with open(path, "rb") as stream:
-            return _autostart_files.digest(stream.read())
-    except OSError:
-        return None
+        return _unit_files.read(self.path(_guard_files.told(self.deployment)))
 
 
 def main() -> None:
@@ -304,16 +253,12 @@ def main() -> None:
         # The program's kilobytes have no business in the node's syslog.
         no_log=True,
     )
-    try:
+    with _unit.failing(module):
         unit = Unit(module)
         if module.params["state"] == "started":
             unit.start()
         else:
             unit.stop()
-    except (Refused, DockerError, ValueError) as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg="{0} can't be written: {1}. Run this as root (become).".format(error.filename, error.strerror))
     diff = {"before": unit.before, "after": unit.after}
     module.exit_json(changed=bool(unit.actions), unit=unit.name, actions=unit.actions, told=unit.told(), diff=diff, **unit.found)
 

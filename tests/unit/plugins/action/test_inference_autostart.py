@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-import types
 import typing as t
 
 import pytest
 
 from ansible_collections.sparkstack.inference.plugins.action import inference_autostart as subject
 from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart_files as files
+from ansible_collections.sparkstack.inference.plugins.module_utils._unit_files import digest
 from ansible_collections.sparkstack.inference.plugins.modules import inference_autostart as module
 
 GIVEN: dict[str, t.Any] = {
@@ -36,8 +36,8 @@ def unit(**changes: t.Any) -> dict[str, t.Any]:
     """What a node tells of a unit that is as wanted."""
     found = {
         "settings": files.plain({**GIVEN, "token": "t0ken"}),
-        "program": files.digest(subject.build(subject.PROGRAM)),
-        "unit": files.digest(files.unit_text().encode()),
+        "program": digest(subject.build(subject.PROGRAM)),
+        "unit": digest(files.unit_text().encode()),
         "enabled": True,
         "runs": True,
     }
@@ -80,13 +80,3 @@ def test_the_token_stays_where_all_nodes_have_the_same(seen: list[dict[str, t.An
 
 def test_what_is_compared_is_what_the_module_writes() -> None:
     assert set(subject.SETTINGS) == set(module.SETTINGS)
-
-
-def test_the_module_gets_the_socket_by_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject.ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
-    asked: list[dict[str, t.Any]] = []
-    action = subject.ActionModule.__new__(subject.ActionModule)
-    action._task = types.SimpleNamespace(args={"deployment": "qwen", "state": "absent", "docker_host": "unix:///run/other.sock"})
-    action._execute_module = lambda module_name, module_args, task_vars: asked.append(module_args) or {}
-    action.run(None, {})
-    assert asked[0]["docker_socket"] == "unix:///run/other.sock" and "docker_host" not in asked[0]

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import base64
-import errno
 import fcntl
 import json
 import os
@@ -20,6 +19,7 @@ import zlib
 import pytest
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart_files as files
+from ansible_collections.sparkstack.inference.plugins.module_utils._unit import Refused
 from ansible_collections.sparkstack.inference.plugins.modules import inference_autostart as subject
 
 PARAMS: dict[str, t.Any] = {
@@ -100,19 +100,6 @@ def test_it_is_installed_enabled_and_started(node: Systemd) -> None:
     assert json.loads(settings.read_text())["token"] == "t0ken-of-all"
     assert (node.root / files.PROGRAM).read_bytes() == b"zip 1"
     assert "ExecStart=/usr/bin/python3 -I -B /usr/local/lib/sparkstack/autostart.pyz /etc/sparkstack/autostart/%i.json" in files.unit_text()
-
-
-def test_a_full_disk_leaves_no_half_file_with_the_token(node: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = node.root / files.settings("qwen")
-    files.write(str(path), "{}", 0o600)
-
-    def full(_descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        files.write(str(path), '{"token": "t0ken-of-all"}', 0o600)
-    assert [entry.name for entry in path.parent.iterdir()] == ["qwen.json"] and path.read_text() == "{}"
 
 
 def test_who_only_asks_whether_an_agent_runs_does_not_keep_it_from_running(tmp_path: pathlib.Path) -> None:
@@ -208,12 +195,12 @@ def test_the_program_stays_for_another_deployment(node: Systemd) -> None:
 )
 def test_what_is_in_the_way_is_one_sentence(node: Systemd, prepare: t.Callable[[Systemd], t.Any], sentence: str) -> None:
     prepare(node)
-    with pytest.raises(subject.Refused, match=sentence):
+    with pytest.raises(Refused, match=sentence):
         install(node)
 
 
 def test_without_a_token_nothing_is_installed(node: Systemd) -> None:
-    with pytest.raises(subject.Refused, match="token is missing"):
+    with pytest.raises(Refused, match="token is missing"):
         install(node, token=None)
     assert everything(node.root) == set()
 

@@ -17,6 +17,7 @@ import pytest
 from conftest import FakeDocker
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _guard_files as files
+from ansible_collections.sparkstack.inference.plugins.module_utils._unit import Refused
 from ansible_collections.sparkstack.inference.plugins.modules import memory_guard as subject
 
 ID = "34aa5170b20e1a553373055b0ff649cdac0695ae3fc98ffe3d407840212a8bbb"
@@ -216,7 +217,7 @@ def test_the_program_stays_for_another_deployment(node: Node) -> None:
 )
 def test_what_is_in_the_way_is_one_sentence(node: Node, prepare: t.Callable[[Node], t.Any], params: dict[str, t.Any], sentence: str) -> None:
     prepare(node)
-    with pytest.raises(subject.Refused, match=sentence):
+    with pytest.raises(Refused, match=sentence):
         node.start(**params)
 
 
