@@ -6,61 +6,15 @@
 
 """The rails of a node: which network interface goes with which RDMA device, and which of them carry the fabric.
 
-Pure over a root folder: it reads <root>/sys and takes the addresses as the text of C(ip -json addr), since sysfs has
-none. On a Spark one cable shows as two rails, one for each of the port's two PCI functions (the twins).
+Pure. On a Spark one cable shows as two rails, one for each of the port's two PCI functions (the twins).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import ipaddress
-import json
-import os
-import re
 import typing as t
 
-_PCI = re.compile(r"^([0-9a-f]{4,}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])$")
-_EMPTY_GUID = "0000:0000:0000:0000"
-
-
-class FabricError(Exception):
-    """What was asked for makes no sense, or a tool's answer can't be read; the message says what to do."""
-
-
-class Netdev(t.NamedTuple):
-    """A network interface: MTU in bytes, speed in Mbit/s or None, PCI address as (domain, bus:device.function)."""
-
-    name: str
-    mtu: int
-    speed_mbps: t.Optional[int]
-    up: bool
-    pci: t.Optional[t.Tuple[str, str]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Gid:
-    """An entry of a port's GID table; C(ipv4) is the address that is mapped into it, if any."""
-
-    index: int
-    ipv4: t.Optional[ipaddress.IPv4Address]
-    roce_v2: bool
-
-
-class HcaPort(t.NamedTuple):
-    """A port of an RDMA device. C(state) is the kernel's word, such as ACTIVE or DOWN."""
-
-    hca: str
-    port: int
-    ports: int
-    netdevs: t.Tuple[str, ...]
-    state: str
-    ethernet: bool
-    guid: t.Optional[str]
-    pci: t.Optional[t.Tuple[str, str]]
-    gids: t.Tuple[Gid, ...]
-
-
-Addresses = t.Dict[str, t.List[ipaddress.IPv4Interface]]
+from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_read import Addresses, HcaPort, Netdev
 
 
 class Rail(t.NamedTuple):
@@ -128,80 +82,6 @@ def active_mtu(mtu: int) -> int:
     extended headers, ICRC): 9000 makes 4096, 1500 makes 1024. Source: iboe_get_mtu() in include/rdma/ib_addr.h.
     """
     return next((size for size in (4096, 2048, 1024, 512, 256) if mtu - 96 >= size), 0)
-
-
-def parse_addresses(text: str) -> Addresses:
-    """The IPv4 addresses of C(ip -json addr) by interface, in the kernel's order.
-
-    :raises FabricError: when the text is no JSON list.
-    """
-    try:
-        links = json.loads(text or "[]")
-    except ValueError:
-        links = None
-    if not isinstance(links, list):
-        raise FabricError("'ip -json addr' gave no JSON list: install iproute2 4.13 or newer on the node.")
-    found: Addresses = {}
-    for link in links:
-        # Old versions write an empty object for each interface that a filter left out.
-        for info in (link or {}).get("addr_info") or []:
-            if info.get("family") == "inet" and "local" in info:
-                interface = ipaddress.IPv4Interface("{}/{}".format(info["local"], info.get("prefixlen", 32)))
-                found.setdefault(link["ifname"], []).append(interface)
-    return found
-
-
-def has_ipv6_only(text: str, netdevs: t.Container[str]) -> bool:
-    """Whether one of the interfaces has a routable IPv6 address and no IPv4 address (C(ip -json addr))."""
-    for link in json.loads(text or "[]"):
-        infos = (link or {}).get("addr_info") or []
-        families = {info.get("family") for info in infos if info.get("scope") == "global"}
-        if (link or {}).get("ifname") in netdevs and families == {"inet6"}:
-            return True
-    return False
-
-
-def read_netdevs(root: str) -> t.Dict[str, Netdev]:
-    """The interfaces in <root>/sys/class/net, but for the loopback."""
-    base = os.path.join(root, "sys/class/net")
-    found = {}
-    for name in _names(base):
-        path = os.path.join(base, name)
-        mtu = _read(path, "mtu")
-        if name == "lo" or mtu is None:  # 'bonding_masters' is a file
-            continue
-        # A link that is down answers 'Invalid argument' for carrier and speed, one without a speed -1.
-        speed = _read(path, "speed") or ""
-        carrier, operstate = _read(path, "carrier"), _read(path, "operstate")
-        up = operstate == "up" or (operstate == "unknown" and carrier == "1")
-        found[name] = Netdev(name, int(mtu), int(speed) if speed.isdigit() else None, up, _pci(path))
-    return found
-
-
-def read_ports(root: str) -> t.List[HcaPort]:
-    """The ports of all RDMA devices in <root>/sys/class/infiniband."""
-    base = os.path.join(root, "sys/class/infiniband")
-    found = []
-    for hca in _names(base):
-        path = os.path.join(base, hca)
-        numbers = [int(name) for name in _names(os.path.join(path, "ports")) if name.isdigit()]
-        guid = _read(path, "sys_image_guid")
-        for number in sorted(numbers):
-            port = os.path.join(path, "ports", str(number))
-            found.append(
-                HcaPort(
-                    hca=hca,
-                    port=number,
-                    ports=len(numbers),
-                    netdevs=_netdevs_of(path, port, number),
-                    state=(_read(port, "state") or "").split(":")[-1].strip(),  # '4: ACTIVE'
-                    ethernet=_read(port, "link_layer") != "InfiniBand",
-                    guid=None if guid == _EMPTY_GUID else guid,
-                    pci=_pci(path),
-                    gids=_gids(port),
-                )
-            )
-    return found
 
 
 def build_rails(
@@ -279,67 +159,3 @@ def used_rails(rails: t.Sequence[Rail], chosen: Rail, network: ipaddress.IPv4Net
         if rail.up and rail.address and not taken:
             used.append(rail)
     return used[:1] + sorted(used[1:], key=lambda rail: int(rail.address.ip) if rail.address else 0)
-
-
-def parse_network(text: str) -> ipaddress.IPv4Network:
-    """The fabric's network; raises FabricError with what to write instead."""
-    try:
-        return ipaddress.IPv4Network(text, strict=False)
-    except ValueError:
-        raise FabricError(f"fabric_cidr '{text}' is no IPv4 network: write it like 192.168.200.0/24.") from None
-
-
-def parse_address(text: str) -> ipaddress.IPv4Address:
-    """The forced address; raises FabricError with what to write instead."""
-    try:
-        return ipaddress.IPv4Address(text)
-    except ValueError:
-        raise FabricError(f"fabric_address '{text}' is no IPv4 address: write it like 192.168.200.11.") from None
-
-
-def _netdevs_of(hca: str, port: str, number: int) -> t.Tuple[str, ...]:
-    """The interfaces on a port: those in its GID table, and those of its device (with two ports: by dev_port)."""
-    folder = os.path.join(port, "gid_attrs/ndevs")
-    names = [name for name in (_read(folder, index) for index in _numbers(folder)) if name]
-    folder = os.path.join(hca, "device/net")
-    own = _names(folder)
-    if len(own) > 1:
-        own = [name for name in own if _read(os.path.join(folder, name), "dev_port") in (str(number - 1), None)]
-    return tuple(dict.fromkeys(names + own))
-
-
-def _gids(port: str) -> t.Tuple[Gid, ...]:
-    found = []
-    for index in _numbers(os.path.join(port, "gids")):
-        try:
-            gid = ipaddress.IPv6Address(_read(os.path.join(port, "gids"), index) or "::")
-        except ValueError:
-            continue
-        if int(gid):  # the free entries are all zeros, and their type can't be read
-            kind = _read(os.path.join(port, "gid_attrs/types"), index) or ""  # 'IB/RoCE v1' or 'RoCE v2'
-            found.append(Gid(int(index), gid.ipv4_mapped, kind == "RoCE v2"))
-    return tuple(found)
-
-
-def _pci(path: str) -> t.Optional[t.Tuple[str, str]]:
-    match = _PCI.match(os.path.basename(os.path.realpath(os.path.join(path, "device"))))
-    return (match.group(1), match.group(2)) if match else None
-
-
-def _names(folder: str) -> t.List[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def _numbers(folder: str) -> t.List[str]:
-    return sorted((name for name in _names(folder) if name.isdigit()), key=int)
-
-
-def _read(folder: str, name: str) -> t.Optional[str]:
-    try:
-        with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as handle:
-            return handle.read().strip()
-    except OSError:
-        return None

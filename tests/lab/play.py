@@ -96,15 +96,15 @@ def playing(name: str) -> t.Iterator[subprocess.Popen[str]]:
             os.killpg(run.pid, signal.SIGKILL)
 
 
-def wait_for_line(run: subprocess.Popen[str], text: str, seconds: float) -> None:
-    """Read a run's output until a line holds the text."""
+def wait_for_line(run: subprocess.Popen[str], text: str, seconds: float) -> str:
+    """Read a run's output until a line holds the text; what was read."""
     seen = []
     deadline = time.monotonic() + seconds
     assert run.stdout is not None
     for line in run.stdout:
         seen.append(line)
         if text in line:
-            return
+            return "".join(seen)
         assert time.monotonic() < deadline, "".join(seen)
     raise AssertionError("".join(seen))
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 import signal
@@ -182,5 +183,24 @@ def test_it_is_deployed_watched_and_proved_on_the_lab() -> None:
     assert again.code == 0 and again.changed == {"spark1": 0, "spark2": 0}, again.output
     log = play.node("spark2", "docker logs tiny-sglang-rehearsal-rank1 2>&1")
     assert "NCCL INFO NET/Socket : Using [0]enp1s0f0np0:192.168.200.12<0>" in log
-    for name, rank in (("spark1", 0), ("spark2", 1)):
-        play.node(name, f"docker rm -f tiny-sglang-rehearsal-rank{rank}")
+
+
+LEDGER = "/var/lib/sparkstack/deployments/tiny-sglang-rehearsal"
+
+
+def test_a_new_launch_that_comes_to_nothing_brings_the_one_before_back() -> None:
+    good = json.loads(play.node("spark1", f"cat {LEDGER}/good.json"))
+    recipe = {"tp_launch_recipe": str(play.ROOT / "tests/lab/recipes/tiny-sglang-rehearsal.yml")}
+    wrong = {"tp_launch_environment": {"NCCL_SOCKET_IFNAME": "enp99s0"}, "tp_launch_rollback": True}
+    run = play.playbook("playbooks/deploy.yml", extra={**recipe, **wrong})
+    assert run.code == 2, run.output
+    assert "no socket interface found" in run.text
+    assert f"The launch before it, {good['launch_id']}, was brought back and serves." in run.text
+    found = json.loads(play.node("spark1", f"cat {LEDGER}/good.json"))
+    assert found["recipe"] == good["recipe"] and found["restored"] and found["launch_id"] != good["launch_id"]
+    names = play.node("spark1", f"cd {LEDGER}/launches; grep -l enp99s0 *.json").split()
+    failed = json.loads(play.node("spark1", f"cat {LEDGER}/launches/{names[0]}"))
+    assert (failed["answered"], failed["verdict"]["cause"]) == (False, "net_unreachable") and failed["who"]["user"]
+    again = play.playbook("playbooks/deploy.yml", extra=recipe)
+    assert again.code == 0 and set(again.changed.values()) == {0}, again.output
+    play.empty("spark1", "spark2")
