@@ -75,7 +75,7 @@ def holders(
     :param gpu: bytes of GPU memory and name by pid, as nvidia-smi tells them. :param meminfo: see M(_memory.parse_meminfo).
     :returns: C(kind) (container, process or page_cache), C(name), C(image) (None but for a container that Docker knows), C(pid) (of a
         process), C(bytes), C(gpu_bytes) (which of them nvidia-smi counted: on a GB10 they are the machine's memory, and in no control
-        group) and C(own).
+        group) and C(own). Pages that processes outside of containers share are split among them, for who may look at that (root).
     """
     found = []
     inside: t.Set[int] = set()
@@ -85,9 +85,8 @@ def holders(
         on_gpu = sum(gpu[pid][0] for pid in pids if pid in gpu)
         held = control_group(identity, of[pids[0]], root).held
         found.append(_entry("container", name, image, None, (_sum(pids, root) if held is None else held) + on_gpu, on_gpu, identity == own))
-    for pid in sorted(set(of) - inside | set(gpu) - inside):
+    for pid, held in _apart(sorted(set(of) - inside | set(gpu) - inside), gpu, root).items():
         on_gpu, name = gpu.get(pid, (0, ""))
-        held = sum(_processes.own_bytes(_processes.fields(root, pid)))
         if held + on_gpu >= _LEAST:
             found.append(_entry("process", _whole(_name(pid, root), name) or None, None, pid, held + on_gpu, on_gpu, False))
     found.append(_entry("page_cache", None, None, None, page_cache_bytes(meminfo), 0, False))
@@ -158,6 +157,43 @@ def _name(pid: int, root: str) -> str:
 
 
 def _sum(pids: t.Sequence[int], root: str) -> int:
-    """What processes hold together: what they may share counts once, at its largest."""
-    each = [_processes.own_bytes(_processes.fields(root, pid)) for pid in pids]
-    return sum(own for own, _shared in each) + max((shared for _own, shared in each), default=0)
+    """What processes hold together: what they may share counts once, at its largest, where nobody tells how it is split among them."""
+    total = most = 0
+    for pid in pids:
+        told = _processes.fields(root, pid)
+        own, shared = _processes.own_bytes(told)
+        fair = _processes.fair_bytes(root, pid, told) if own + shared >= _LEAST else None
+        total += own if fair is None else fair
+        most = max(most, shared if fair is None else 0)
+    return total + most
+
+
+def _apart(pids: t.Sequence[int], gpu: t.Container[int], root: str) -> t.Dict[int, int]:
+    """What each process holds, without GPUs' memory. What forked ones share is split among them.
+
+    A hundred that share 4 GiB have a part each that is too small to be named: it counts for the one that they come from, which is the one to stop.
+    Only what is large enough to be named is looked into, so that a node of a thousand processes costs no more than its few large ones.
+    """
+    told = {pid: _processes.fields(root, pid) for pid in pids}
+    held = {pid: sum(_processes.own_bytes(fields)) for pid, fields in told.items()}
+    large = {pid for pid in pids if held[pid] >= _LEAST}
+    for pid in large:
+        fair = _processes.fair_bytes(root, pid, told[pid])
+        held[pid] = held[pid] if fair is None else fair
+    for pid in sorted(pid for pid in large if held[pid] < _LEAST and pid not in gpu):
+        first = _origin(pid, told, large)
+        if first != pid:
+            held[first] = held.get(first, 0) + held.pop(pid)
+    return held
+
+
+def _origin(pid: int, told: t.Mapping[int, t.Mapping[str, str]], among: t.Container[int]) -> int:
+    """The first process that a process comes from, as far as they are among these."""
+    seen = {pid}
+    while True:
+        parent = int(told[pid].get("PPid") or 0)
+        # Read one after the other, two that have each other's number since can make a ring.
+        if parent not in among or parent in seen:
+            return pid
+        seen.add(parent)
+        pid = parent

@@ -234,7 +234,9 @@ ansible_facts:
               description: The process, or V(none) of a container.
               type: int
             bytes:
-              description: What it holds.
+              description:
+                - What it holds. Pages that several processes share are split among them, as root sees it; without root each counts them all.
+                - Processes that are each below 64 MiB for that reason count for the one that they were forked from.
               type: int
             gpu_bytes:
               description: How much of that the driver counts as GPU memory.

@@ -31,11 +31,25 @@ def group(root: pathlib.Path, path: str, **files: str) -> None:
         (folder / name.replace("__", ".")).write_text(content)
 
 
-def process(root: pathlib.Path, pid: int, cgroup: str, anonymous: int = 0, shared: int = 0, comm: str = "python3", cmdline: str = "") -> None:
+# Of a Python that has forked four times and shares a GiB with them, by a kernel 6.18; the sizes are put in.
+ROLLUP = """\
+55d40e965000-7ffe20764000 ---p 00000000 00:00 0                          [rollup]
+Rss:             1063064 kB
+Pss:             {all:7d} kB
+Pss_Dirty:        211767 kB
+{parts}Shared_Clean:       1544 kB
+Private_Dirty:       116 kB
+AnonHugePages:         0 kB
+SwapPss:               0 kB
+"""
+PARTS = "Pss_Anon:        {anonymous:7d} kB\nPss_File:            766 kB\nPss_Shmem:       {shared:7d} kB\n"
+
+
+def process(root: pathlib.Path, pid: int, cgroup: str, anonymous: int = 0, shared: int = 0, comm: str = "python3", cmdline: str = "", parent: int = 1) -> None:
     folder = root / "proc" / str(pid)
     folder.mkdir(parents=True)
     (folder / "cgroup").write_text(cgroup)
-    (folder / "status").write_text(f"PPid:\t1\nRssAnon:\t{anonymous >> 10} kB\nRssFile:\t99999999 kB\nRssShmem:\t{shared >> 10} kB\n")
+    (folder / "status").write_text(f"PPid:\t{parent}\nRssAnon:\t{anonymous >> 10} kB\nRssFile:\t99999999 kB\nRssShmem:\t{shared >> 10} kB\n")
     (folder / "comm").write_text(comm + "\n")
     (folder / "cmdline").write_text(cmdline)
 
@@ -109,6 +123,92 @@ def test_a_container_in_a_container_is_its_hosts_unless_docker_knows_it(tmp_path
     of = _processes.groups(str(tmp_path))
     assert _holders.containers(of) == {ID: [50]}
     assert _holders.containers(of, {OTHER: ("x", "y")}) == {OTHER: [50]}
+
+
+def rollup(root: pathlib.Path, pid: int, anonymous: int, shared: int = 0, parts: bool = True) -> None:
+    """What only root reads: the process's fair part of what it has mapped."""
+    sizes = {"anonymous": anonymous >> 10, "shared": shared >> 10}
+    told = ROLLUP.format(all=sizes["anonymous"] + sizes["shared"] + 766, parts=PARTS.format(**sizes) if parts else "")
+    (root / "proc" / str(pid) / "smaps_rollup").write_text(told)
+
+
+def sizes(found: list[dict[str, t.Any]]) -> dict[int, int]:
+    """MiB of each process by its pid."""
+    return {entry["pid"]: entry["bytes"] >> 20 for entry in found if entry["kind"] == "process"}
+
+
+SHELL = "0::/user.slice/session-1.scope\n"
+
+
+def test_what_forked_processes_share_is_split_among_them(tmp_path: pathlib.Path) -> None:
+    for pid in range(500, 505):
+        process(tmp_path, pid, SHELL, GIB + (pid << 20), 5 << 20, parent=500 if pid > 500 else 1)
+        rollup(tmp_path, pid, GIB // 5 + (pid << 20), 1 << 20)
+    # A process of another user's, say, which is not for us.
+    process(tmp_path, 600, SHELL, GIB, GIB)
+    assert sizes(held(tmp_path)) == {**{pid: 1024 // 5 + pid + 1 for pid in range(500, 505)}, 600: 2048}
+
+
+def test_parts_that_are_too_small_to_be_named_count_for_the_first(tmp_path: pathlib.Path) -> None:
+    """A database and a hundred of its connections, which have 4 GiB in common."""
+    process(tmp_path, 700, SHELL, 20 << 20, 4 * GIB, "postgres")
+    rollup(tmp_path, 700, 20 << 20, 40 << 20)
+    for pid in range(701, 801):
+        process(tmp_path, pid, SHELL, 20 << 20, 4 * GIB, "postgres", parent=700)
+        rollup(tmp_path, pid, 2 << 20, 40 << 20)
+    assert sizes(held(tmp_path)) == {700: 60 + 100 * 42}
+
+
+def test_one_on_the_gpu_is_told_by_itself(tmp_path: pathlib.Path) -> None:
+    process(tmp_path, 700, SHELL, GIB)
+    process(tmp_path, 701, SHELL, GIB, parent=700)
+    rollup(tmp_path, 700, GIB)
+    rollup(tmp_path, 701, 10 << 20)
+    assert sizes(held(tmp_path, gpu={701: (2 * GIB, "python3")})) == {700: 1024, 701: 2048 + 10}
+
+
+def test_processes_that_seem_to_come_from_each_other_end_nothing(tmp_path: pathlib.Path) -> None:
+    for pid, parent in ((700, 701), (701, 700)):
+        process(tmp_path, pid, SHELL, GIB, parent=parent)
+        rollup(tmp_path, pid, 40 << 20)
+    assert sum(sizes(held(tmp_path)).values()) == 80
+
+
+def test_a_kernel_that_tells_the_sum_only(tmp_path: pathlib.Path) -> None:
+    process(tmp_path, 700, SHELL, GIB)
+    rollup(tmp_path, 700, GIB // 2, parts=False)
+    process(tmp_path, 701, SHELL, GIB)
+    # All but a GiB of it is of files that it has mapped.
+    rollup(tmp_path, 701, 3 * GIB, parts=False)
+    assert sizes(held(tmp_path)) == {700: 512, 701: 1024}
+
+
+def test_a_container_without_a_group_counts_what_its_processes_share_once(tmp_path: pathlib.Path) -> None:
+    for pid in (801, 802):
+        process(tmp_path, pid, f"0::/docker/{OTHER}\n", 3 * GIB, 2 * GIB)
+        rollup(tmp_path, pid, 2 * GIB, GIB)
+    process(tmp_path, 803, f"0::/docker/{OTHER}\n", 10 << 20, 30 << 20)
+    found = held(tmp_path)
+    assert [entry["bytes"] >> 20 for entry in found if entry["name"] == "old-model"] == [6 * 1024 + 40]
+
+
+def test_of_a_thousand_processes_only_the_large_ones_are_looked_into(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pid in range(2000, 3000):
+        process(tmp_path, pid, SHELL, GIB if pid % 100 == 0 else 60 << 20)
+        rollup(tmp_path, pid, 60 << 20)
+    group(tmp_path, f"system.slice/docker-{OTHER}.scope", memory__stat=STAT_2)
+    process(tmp_path, 801, f"0::/system.slice/docker-{OTHER}.scope\n", 9 * GIB)
+    looked = []
+    real = _processes.read
+
+    def read(root: str, pid: int, name: str) -> str:
+        looked.append((pid, name))
+        return real(root, pid, name)
+
+    monkeypatch.setattr(_processes, "read", read)
+    held(tmp_path)
+    # The kernel's own count of a container is right already.
+    assert sorted(pid for pid, name in looked if name == "smaps_rollup") == list(range(2000, 3000, 100))
 
 
 @pytest.mark.parametrize(
