@@ -75,6 +75,17 @@ def lines(found: t.Mapping[str, t.Any], node: str) -> t.List[str]:
     return told_of
 
 
+def page(found: t.Mapping[str, t.Any]) -> str:
+    """All of it with every point of the curve, for somebody who was not there.
+
+    :raises KeyError, TypeError, ValueError: for what no guard has written.
+    """
+    at = time.strftime("%Y-%m-%d ", time.gmtime(found["at"])) + _clock(found["at"])
+    told_of = ["{0} {1} at {2} UTC: {3} (floor {4}).".format(found["name"], WHAT, at, message(found), size(found["floor"]))]
+    told_of += lines(dict(found, curve=[]), found["name"]) + ["", "Available, by the node's clock in UTC:"]
+    return "\n".join(told_of + ["  {0}  {1}".format(_clock(when), size(available)) for when, available in found["curve"]]) + "\n"
+
+
 def turns(curve: t.Sequence[t.Sequence[float]]) -> t.List[t.Sequence[float]]:
     """The few points that tell a curve: its highest, where it had come down by each further part, and its end."""
     if not curve:

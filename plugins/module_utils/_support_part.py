@@ -4,7 +4,7 @@
 
 # Note that this module util is private to the collection: it can change at any time.
 
-"""One node's part of a support bundle: its container's log and inspection, and what the system says."""
+"""One node's part of a support bundle: its container's log and inspection, what its memory guard told, and what the system says."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import time
 import typing as t
 from urllib.parse import quote
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _secrets
+from ansible_collections.sparkstack.inference.plugins.module_utils import _guard_files, _guard_told, _secrets, _unit_files
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError, demultiplex, unbroken
 from ansible_collections.sparkstack.inference.plugins.module_utils._files import text
+from ansible_collections.sparkstack.inference.plugins.module_utils._ranks import LABEL
 
 Run = t.Callable[[t.List[str]], str]
 """Runs a command and returns its output, or a line that says why there is none."""
@@ -35,6 +36,8 @@ _KERNEL = re.compile(
     re.IGNORECASE,
 )
 _KERNEL_LINES = 2000
+_JOURNAL_LINES = 200
+"""Of a guard's journal; it writes two or three a load."""
 
 
 def long_log(api: DockerAPI, name: str, tty: bool, first: int = FIRST, last: int = LAST) -> bytes:
@@ -160,6 +163,38 @@ def _files(folder: str) -> t.List[str]:
     return lines
 
 
+def guard(told: t.Optional[t.Mapping[str, t.Any]], container: str, run: Run, root: str = "/") -> t.Dict[str, str]:
+    """What the memory guard of the container's deployment has told on this node, with the whole curve, and its journal, by file.
+
+    :param told: Docker's inspection; of a container that is gone the guard's own word says whose it was. :param container: its name.
+    """
+    labels = ((told or {}).get("Config") or {}).get("Labels") or {}
+    deployment = str(labels.get(LABEL + "deployment") or "") if told is not None else _whose(container, root)
+    if not _guard_files.valid(deployment):
+        return {}
+    path = os.path.join(root, _guard_files.told(deployment))
+    try:
+        page = _guard_told.page(_unit_files.read(path) or {})
+    except (KeyError, TypeError, ValueError):
+        # It has told nothing, or somebody has had a hand in it: the file goes along as it is.
+        page = ""
+    unit = _guard_files.unit(deployment)
+    journal = run(["journalctl", "--unit", unit, "--utc", "--output", "short-iso", "--lines", str(_JOURNAL_LINES), "--no-pager"])
+    # "-- No entries --": there was no guard, and of nothing there is no need to tell.
+    journal = "" if journal.strip() == "-- No entries --" else journal
+    return {"guard.json": text(path), "guard.txt": "\n".join(part for part in (page, journal and "{0}:\n{1}".format(unit, journal)) if part)}
+
+
+def _whose(container: str, root: str) -> str:
+    """The deployment of which a guard on this node has stopped a container of that name, or nothing."""
+    folder = os.path.join(root, _guard_files.FOLDER)
+    for name in sorted(os.listdir(folder)) if container and os.path.isdir(folder) else []:
+        found = (_unit_files.read(os.path.join(folder, name)) or {}) if name.endswith(".json") else {}
+        if found.get("name") == container:
+            return str(found.get("deployment") or "")
+    return ""
+
+
 def system(run: Run, root: str = "/") -> t.Dict[str, str]:
     """What the system says of itself, by file."""
     uname = os.uname()
@@ -189,6 +224,7 @@ def collect(api: DockerAPI, container: str, run: Run, root: str = "/") -> t.Tupl
     """
     files: t.Dict[str, str] = system(run, root)
     log, known = b"", t.cast("t.List[str]", [])
+    told: t.Optional[t.Dict[str, t.Any]] = None
     try:
         files["docker.json"] = json.dumps(docker(api), indent=2) + "\n"
         told = api.container(container) if container else None
@@ -201,6 +237,7 @@ def collect(api: DockerAPI, container: str, run: Run, root: str = "/") -> t.Tupl
             files["problems.txt"] = "There is no container {0}.\n".format(container)
     except DockerError as error:
         files["problems.txt"] = "{0}\n".format(error)
+    files.update(guard(told, container, run, root))
     scrubber = _secrets.Scrubber(known)
     found = {name: scrubber.text(content).encode("utf-8", "surrogateescape") for name, content in files.items() if content}
     if log:

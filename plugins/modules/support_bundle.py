@@ -9,8 +9,8 @@ module: support_bundle
 short_description: Write all that is known of a launch into one archive, without secrets
 version_added: 1.0.0
 description:
-  - Collects, on all nodes at once, the log and the inspection of the rank's container and what the system, Docker, the GPU driver, the kernel and the fabric
-    say, and writes them with the verdict into one archive on the controller.
+  - Collects, on all nodes at once, the log and the inspection of the rank's container, what its memory guard told, and what the system, Docker, the GPU
+    driver, the kernel and the fabric say, and writes them with the verdict into one archive on the controller.
   - One task over all ranks makes one archive. The first member writes it.
   - Secrets are replaced by asterisks in every file. These are the values that each container was given in secret-looking variables, in options such as
     C(--api-key), and in the file that the collection keeps for it, and the values of the playbook's own secret-looking variables, also where they stand in

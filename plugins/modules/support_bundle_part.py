@@ -9,8 +9,8 @@ module: support_bundle_part
 short_description: Read one node's part of a support bundle
 version_added: 1.0.0
 description:
-  - Reads a container's log and inspection and what the system says of itself, and returns them packed. M(sparkstack.inference.support_bundle) calls it on
-    every node and writes the bundle on the controller. By itself it is of little use.
+  - Reads a container's log and inspection, what its deployment's M(sparkstack.inference.memory_guard) told, and what the system says of itself, and
+    returns them packed. M(sparkstack.inference.support_bundle) calls it on every node and writes the bundle on the controller. By itself it is of little use.
   - The values of secrets that the container was given are replaced in all files. They are returned as well, for other nodes' files may hold them. Call it
     with C(no_log).
   - It only reads, and leaves nothing on the node.

@@ -108,6 +108,66 @@ def test_all_of_a_node_without_its_secrets(tmp_path: pathlib.Path) -> None:
     assert not [name for name, data in files.items() for secret in secrets if secret.encode() in data]
 
 
+TOLD = {
+    "container": "rank0", "name": "rank0", "deployment": "qwen", "at": 1796040061.3, "why": "floor", "available": 2469606195, "total": 128420151296,
+    "limit": "", "floor": 2576980377, "rate": 1932735283, "swap_total": 0, "swap_used": 0, "swap_before": 0, "gone_s": 1.24,
+    "curve": [[1796040001.0, 120474042368], [1796040061.3, 2469606195]],
+}  # fmt: skip
+JOURNAL = f"2026-11-30T12:00:01+0000 spark2 sparkstack-guard[77]: qwen: Stops rank0 when less than 2.4 GiB of 119.6 GiB are available; {KEY}.\n"
+
+
+def part(root: pathlib.Path, told: str | None, deployment: str | None = "qwen", name: str = "rank0", journal: str = JOURNAL) -> dict[str, bytes]:
+    """The files of a node on which a guard has told this."""
+    if told is not None:
+        (root / "run/sparkstack/guard").mkdir(parents=True)
+        (root / "run/sparkstack/guard/qwen.told.json").write_text(told)
+    labels = {"sparkstack.deployment": deployment} if deployment else None
+    container = {**CONTAINER, "Config": {**t.cast("dict[str, t.Any]", CONTAINER["Config"]), "Labels": labels}}
+
+    def run(words: list[str]) -> str:
+        return journal if words[:3] == ["journalctl", "--unit", "sparkstack-guard@qwen.service"] else ""
+
+    return subject.collect(t.cast(t.Any, Docker([], container=container)), name, run, str(root))[0]
+
+
+def test_what_the_guard_told_goes_along_with_its_curve_and_its_journal(tmp_path: pathlib.Path) -> None:
+    files = part(tmp_path, json.dumps(TOLD))
+    assert json.loads(files["guard.json"]) == TOLD
+    assert files["guard.txt"].decode().splitlines() == [
+        "rank0 was stopped by the memory guard at 2026-11-30 12:01:01.3 UTC: 2.3 GiB of 119.6 GiB were left, falling by 1.8 GiB/s (floor 2.4 GiB).",
+        "rank0: its last process was gone 1.2 s later.",
+        "",
+        "Available, by the node's clock in UTC:",
+        "  12:00:01.0  112.2 GiB",
+        "  12:01:01.3  2.3 GiB",
+        "",
+        "sparkstack-guard@qwen.service:",
+        JOURNAL.replace(KEY, "***").rstrip(),
+    ]
+
+
+def test_a_guard_that_had_nothing_to_stop_tells_by_its_journal(tmp_path: pathlib.Path) -> None:
+    files = part(tmp_path, None)
+    assert files["guard.txt"].decode().splitlines()[0] == "sparkstack-guard@qwen.service:" and "guard.json" not in files
+
+
+@pytest.mark.parametrize("told", ["{", "[]", '{"at": "noon", "name": "rank0"}', f'{{"name": "{KEY}"}}'])
+def test_a_damaged_word_goes_along_as_it_is(tmp_path: pathlib.Path, told: str) -> None:
+    files = part(tmp_path, told, journal="-- No entries --\n")
+    assert files["guard.json"].decode() == told.replace(KEY, "***") and "guard.txt" not in files
+
+
+@pytest.mark.parametrize("deployment", [None, "llama", "../../etc/x"])
+def test_another_deployments_guard_is_left_out(tmp_path: pathlib.Path, deployment: str | None) -> None:
+    assert not {"guard.json", "guard.txt"} & part(tmp_path, json.dumps(TOLD), deployment).keys()
+
+
+@pytest.mark.parametrize(("name", "found"), [("rank9", True), ("rank1", False), ("", False)])
+def test_a_container_that_is_gone_is_known_by_the_guards_own_word(tmp_path: pathlib.Path, name: str, found: bool) -> None:
+    files = part(tmp_path, json.dumps({**TOLD, "name": "rank9"}), name=name)
+    assert ("guard.json" in files) is found
+
+
 @pytest.mark.parametrize(
     "words, found",
     [
