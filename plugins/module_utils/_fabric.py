@@ -42,9 +42,7 @@ class Rail(t.NamedTuple):
     @property
     def hca(self) -> str:
         """Its device's name as NCCL takes it, with the port where the device has several; empty without a device."""
-        if self.port is None:
-            return ""
-        return self.port.hca if self.port.ports == 1 else f"{self.port.hca}:{self.port.port}"
+        return self.port.name if self.port else ""
 
     @property
     def gid_index(self) -> t.Optional[int]:
@@ -59,19 +57,36 @@ class Rail(t.NamedTuple):
         """Whether NCCL can use RDMA here: an ACTIVE port, and on Ethernet a RoCE v2 GID of the address."""
         return self.port is not None and self.up and (self.gid_index is not None or not self.port.ethernet)
 
-    def fact(self) -> t.Dict[str, t.Any]:
-        """The keys that RV(ansible_facts.fabric.rails) has. MTUs in bytes, speed in Mbit/s."""
+    def fact(self, used: bool = False, twin: t.Optional[str] = None) -> t.Dict[str, t.Any]:
+        """The keys that RV(ansible_facts.fabric.rails) has. MTUs in bytes, speed in Mbit/s.
+
+        :param used: whether traffic goes over it. :param twin: the interface of the port's other half, where there is one.
+        """
+        netdev, port = self.netdev, self.port
+        pci = netdev.pci or (port.pci if port else None)
         return {
-            "netdev": self.netdev.name,
-            "hca": self.port.hca if self.port else None,
-            "port": self.port.port if self.port else None,
+            "netdev": netdev.name,
+            "kind": netdev.kind,
+            "members": list(netdev.members),
+            "hca": port.hca if port else None,
+            "port": port.port if port else None,
+            "link_layer": None if port is None else "ethernet" if port.ethernet else "infiniband",
             "address": self.ip or None,
             "prefix": self.address.network.prefixlen if self.address else None,
-            "mtu": self.netdev.mtu,
-            "active_mtu": active_mtu(self.netdev.mtu) if self.port and self.port.ethernet else None,
-            "speed_mbps": self.netdev.speed_mbps,
+            "mac": netdev.mac,
+            "mtu": netdev.mtu,
+            "active_mtu": active_mtu(netdev.mtu) if port and port.ethernet else None,
+            "speed_mbps": netdev.speed_mbps,
+            "carrier": netdev.carrier,
             "state": "up" if self.up else "down",
             "gid_index": self.gid_index,
+            "pci": ":".join(pci) if pci else None,
+            "twin": twin,
+            "driver": port.driver if port else None,
+            "driver_version": port.driver_version if port else None,
+            "firmware": port.firmware if port else None,
+            "board": port.board if port else None,
+            "used": used,
         }
 
 
@@ -144,11 +159,18 @@ def candidates(rails: t.Sequence[Rail], network: ipaddress.IPv4Network, forced: 
     return [rail for *_order, rail in sorted(fitting, key=lambda item: item[:3])]
 
 
-def used_rails(rails: t.Sequence[Rail], chosen: Rail, network: ipaddress.IPv4Network) -> t.List[Rail]:
+def twin_of(rail: Rail, rails: t.Sequence[Rail]) -> t.Optional[Rail]:
+    """The other half of a rail's port, or None."""
+    return next((other for other in rails if are_twins(other, rail)), None)
+
+
+def used_rails(rails: t.Sequence[Rail], chosen: Rail, network: ipaddress.IPv4Network, without: t.Container[str] = ()) -> t.List[Rail]:
     """The rails that traffic should go over: the chosen one, its twin, and the others inside the network.
 
     Two rails in one subnet are a known fault (answers leave by the wrong one), so only the first in each subnet counts.
     A link that is up is no reason to use it: its cable may lead elsewhere (a twin's leads where its sibling's does).
+
+    :param without: interfaces that are left out, since no other node is behind them.
     """
     used = [chosen]
     fitting = [rail for rail in rails if are_twins(rail, chosen)]
@@ -156,6 +178,18 @@ def used_rails(rails: t.Sequence[Rail], chosen: Rail, network: ipaddress.IPv4Net
     fitting += [rail for rail in rails if any(are_twins(rail, other) for other in fitting)]
     for rail in fitting:
         taken = any(rail.netdev.name == other.netdev.name or rail.subnet == other.subnet for other in used)
-        if rail.up and rail.address and not taken:
+        if rail.up and rail.address and not taken and rail.netdev.name not in without:
             used.append(rail)
     return used[:1] + sorted(used[1:], key=lambda rail: int(rail.address.ip) if rail.address else 0)
+
+
+def control_rail(netdevs: t.Mapping[str, Netdev], addresses: Addresses, address: ipaddress.IPv4Address) -> t.Optional[Rail]:
+    """The interface that has an address which is no rail's, as a rail without RDMA; None when no interface has it.
+
+    Sockets go over it; RDMA goes over the fabric's rails, so it has none here even where its interface has a device.
+    """
+    for name, own in addresses.items():
+        found = next((interface for interface in own if interface.ip == address), None)
+        if found and name in netdevs:
+            return Rail(netdevs[name], None, found)
+    return None

@@ -8,22 +8,33 @@
 
 from __future__ import annotations
 
+import ipaddress
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._fabric import (
     Rail,
     build_rails,
     candidates,
+    control_rail,
+    twin_of,
+    used_rails,
+)
+from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_problems import control_absent, find_problems, no_address
+from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_read import (
+    Addresses,
+    HcaPort,
+    Netdev,
     parse_address,
     parse_addresses,
     parse_network,
     read_netdevs,
     read_ports,
-    used_rails,
 )
-from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_problems import find_problems, no_address
 
 Variable = t.Tuple[str, str, str]
+# What NCCL takes for the length of every subnet's prefix when it looks for the device that shares one with the peer.
+# Source: NCCL_PARAM(IbSubnetPrefixLen, .., 24) in NCCL's src/transport/net_ib/connect.cc.
+_NCCL_PREFIX = 24
 
 
 def fabric_picture(
@@ -32,6 +43,9 @@ def fabric_picture(
     fabric_cidr: str,
     fabric_address: t.Optional[str] = None,
     expected_speed_mbps: int = 0,
+    control_address: t.Optional[str] = None,
+    subnet_aware: bool = False,
+    without: t.Sequence[str] = (),
 ) -> t.Dict[str, t.Any]:
     """The dictionary C(fabric) of a node.
 
@@ -40,19 +54,25 @@ def fabric_picture(
     :param fabric_cidr: the fabric's IPv4 network.
     :param fabric_address: the node's address, when it isn't to be looked for.
     :param expected_speed_mbps: Mbit/s that each rail should have; 0 compares the rails among themselves.
+    :param control_address: an address by which all nodes reach this one, where no subnet of the fabric holds them all.
+    :param subnet_aware: whether NCCL must look for the device that shares a subnet with the peer, see :mod:`_fabric_group`.
+    :param without: interfaces that are left out, since no other node is behind them.
     :raises FabricError: when an argument or C(ip_json) can't be read.
     """
     network = parse_network(fabric_cidr)
     forced = parse_address(fabric_address) if fabric_address else None
+    control = parse_address(control_address, "control_address") if control_address else None
     addresses = parse_addresses(ip_json)
     netdevs, ports = read_netdevs(root), read_ports(root)
-    if forced and forced not in network:
+    if forced and forced not in network and not control:
         # The host's own word outweighs the group's: its fabric is the subnet that this address is in.
         network = next((a.network for own in addresses.values() for a in own if a.ip == forced), network)
     rails = build_rails(netdevs, ports, addresses, network, forced)
     fitting = candidates(rails, network, forced)
     result: t.Dict[str, t.Any] = {
-        "rails": [rail.fact() for rail in rails],
+        "rails": [rail.fact(twin=_name(twin_of(rail, rails))) for rail in rails],
+        "interfaces": interfaces(netdevs, addresses),
+        "candidates": [{"netdev": rail.netdev.name, "address": rail.ip} for rail in fitting],
         "address": None,
         "netdev": None,
         "environment": {},
@@ -61,25 +81,73 @@ def fabric_picture(
     if not fitting:
         result["problems"] = [no_address(rails, network, forced, ip_json)]
         return result
-    chosen = fitting[0]
-    used = used_rails(rails, chosen, network)
-    variables = environment(chosen, used, [port.hca for port in ports], list(netdevs))
+    chosen = next((rail for rail in fitting if control in (None, rail.address.ip if rail.address else None)), None)
+    if chosen is None and control:
+        chosen = control_rail(netdevs, addresses, control)
+    if chosen is None:
+        result["problems"] = [control_absent(str(control))]
+        return result
+    used = used_rails(rails, chosen, network, without)
+    traffic = used if chosen in rails else used[1:]
+    rdma = [rail for rail in traffic if rail.rdma]
+    infiniband = infiniband_ports(ports, rdma)
+    names = {rail.netdev.name for rail in traffic}
+    variables = environment(chosen, rdma, infiniband, [port.hca for port in ports], list(netdevs), subnet_aware)
     result.update(
+        rails=[rail.fact(used=rail.netdev.name in names or rail.port in infiniband, twin=_name(twin_of(rail, rails))) for rail in rails],
         address=chosen.ip,
         netdev=chosen.netdev.name,
         environment={name: value for name, value, _reason in variables},
         environment_reasons={name: reason for name, _value, reason in variables},
-        problems=find_problems(rails, chosen, used, network, addresses, forced, expected_speed_mbps),
+        problems=find_problems(rails, chosen, used, network, addresses, bool(forced or control), expected_speed_mbps, without, bool(rdma or infiniband)),
     )
     return result
 
 
-def environment(chosen: Rail, used: t.Sequence[Rail], hcas: t.Sequence[str], netdevs: t.Sequence[str]) -> t.List[Variable]:
+def interfaces(netdevs: t.Mapping[str, Netdev], addresses: Addresses) -> t.List[t.Dict[str, t.Any]]:
+    """All interfaces with an IPv4 address, whatever they are for: RV(ansible_facts.fabric.interfaces)."""
+    return [
+        {
+            "netdev": name,
+            "kind": netdev.kind,
+            "members": list(netdev.members),
+            "addresses": [str(address) for address in addresses[name]],
+            "mac": netdev.mac,
+            "mtu": netdev.mtu,
+            "speed_mbps": netdev.speed_mbps,
+            "carrier": netdev.carrier,
+            "state": "up" if netdev.up else "down",
+        }
+        for name, netdev in sorted(netdevs.items())
+        if addresses.get(name)
+    ]
+
+
+def infiniband_ports(ports: t.Sequence[HcaPort], rdma: t.Sequence[Rail]) -> t.List[HcaPort]:
+    """The InfiniBand ports that NCCL should use: all that are ACTIVE, unless the fabric is RoCE.
+
+    A subnet manager makes a port ACTIVE, so it is on the InfiniBand fabric whether it has an IP address or not. NCCL can't
+    use both kinds at once: "Attempted to merge incompatible devices".
+    """
+    if any(rail.port and rail.port.ethernet for rail in rdma):
+        return []
+    return [port for port in ports if not port.ethernet and port.state == "ACTIVE"]
+
+
+def environment(
+    chosen: Rail,
+    rdma: t.Sequence[Rail],
+    infiniband: t.Sequence[HcaPort],
+    hcas: t.Sequence[str],
+    netdevs: t.Sequence[str],
+    subnet_aware: bool = False,
+) -> t.List[Variable]:
     """The variables of this node as (name, value, reason).
 
     They hold for this node only: cables may be crossed, so that another node's interface has another name.
 
-    :param used: the rails that traffic should go over.
+    :param chosen: the interface for sockets. :param rdma: the rails that RDMA should go over.
+    :param infiniband: the InfiniBand ports that NCCL should use, whether they have an address or not.
     :param hcas: the names of all RDMA devices of the node, to see whether one is the beginning of another.
     :param netdevs: the names of all interfaces of the node, for the same.
     """
@@ -97,9 +165,20 @@ def environment(chosen: Rail, used: t.Sequence[Rail], hcas: t.Sequence[str], net
         ("NCCL_SOCKET_IFNAME", _exact([netdev], netdevs), carries + "; NCCL meets and falls back over it."),
         ("NCCL_IGNORE_CPU_AFFINITY", "1", "NCCL's threads may use all cores, not only the one they were started on."),
     ]
-    rdma = [rail for rail in used if rail.rdma]
-    if rdma:
-        variables += _rdma_variables(rdma, hcas)
+    named = {rail.hca: f"{rail.hca} on {rail.netdev.name}" for rail in rdma}
+    named.update({port.name: f"{port.name} (InfiniBand)" for port in infiniband if port.name not in named})
+    if named:
+        where = "ACTIVE on the fabric: {}.".format(", ".join(named.values()))
+        pairs = {rail.hca: rail.port for rail in rdma}
+        pairs.update({port.name: port for port in infiniband})
+        variables += [
+            ("NCCL_IB_HCA", _exact(list(named), hcas), where),
+            ("NCCL_NET", "IB", "RDMA is there, so NCCL must fail rather than go over sockets unnoticed."),
+            ("NCCL_IB_DISABLE", "0", "RDMA is there; an image may switch it off."),
+            ("UCX_NET_DEVICES", ",".join(f"{port.hca}:{port.port}" for port in pairs.values() if port), where),
+        ]
+        variables += _gid_variables(rdma)
+        variables += _subnet_variables(rdma) if subnet_aware else _rail_variables(rdma)
     else:
         variables.append(("UCX_NET_DEVICES", netdev, "No RDMA device is usable on the fabric, so UCX gets its interface."))
     if not hcas:
@@ -110,25 +189,45 @@ def environment(chosen: Rail, used: t.Sequence[Rail], hcas: t.Sequence[str], net
     return sorted(variables)
 
 
-def _rdma_variables(rdma: t.Sequence[Rail], hcas: t.Sequence[str]) -> t.List[Variable]:
-    names = [rail.hca for rail in rdma]
-    where = ", ".join(f"{rail.hca} on {rail.netdev.name}" for rail in rdma)
+def _gid_variables(rdma: t.Sequence[Rail]) -> t.List[Variable]:
+    """Which entry of the GID table NCCL takes. It has one number for all devices of the node."""
     indexes = sorted({rail.gid_index for rail in rdma if rail.gid_index is not None})
-    ucx = ",".join(f"{rail.port.hca}:{rail.port.port}" for rail in rdma if rail.port)
-    variables: t.List[Variable] = [
-        ("NCCL_IB_HCA", _exact(names, hcas), f"ACTIVE on the fabric: {where}."),
-        ("NCCL_NET", "IB", "RDMA is there, so NCCL must fail rather than go over sockets unnoticed."),
-        ("NCCL_IB_DISABLE", "0", "RDMA is there; an image may switch it off."),
-        ("UCX_NET_DEVICES", ucx, f"ACTIVE on the fabric: {where}."),
-    ]
     if len(indexes) == 1:
-        reason = "RoCE v2 entry of the fabric address in the GID table of {}.".format(", ".join(names))
-        variables.append(("NCCL_IB_GID_INDEX", str(indexes[0]), reason))
-    elif indexes:
-        reason = "The GID index differs between the rails ({}), so NCCL looks it up by this.".format(
-            ", ".join(f"{rail.hca}: {rail.gid_index}" for rail in rdma)
-        )
-        variables += [("NCCL_IB_ROCE_VERSION_NUM", "2", reason), ("NCCL_IB_ADDR_FAMILY", "AF_INET", reason)]
+        reason = "RoCE v2 entry of the fabric address in the GID table of {}.".format(", ".join(rail.hca for rail in rdma))
+        return [("NCCL_IB_GID_INDEX", str(indexes[0]), reason)]
+    if not indexes:
+        return []
+    reason = "The GID index differs between the rails ({}), so NCCL looks it up by this.".format(", ".join(f"{rail.hca}: {rail.gid_index}" for rail in rdma))
+    return [("NCCL_IB_GID_INDEX", "-1", reason), ("NCCL_IB_ROCE_VERSION_NUM", "2", reason), ("NCCL_IB_ADDR_FAMILY", "AF_INET", reason)]
+
+
+def _rail_variables(rdma: t.Sequence[Rail]) -> t.List[Variable]:
+    """For rails that lead to the same nodes, each in a subnet of its own.
+
+    Source: NCCL_CROSS_NIC in NCCL's documentation, and its hint for a failed ibv_modify_qp: "In many cases this error occurs
+    when NICs are not cross-rail connected".
+    """
+    subnets = {rail.subnet for rail in rdma if rail.port and rail.port.ethernet}
+    if len(subnets) < 2:
+        return []
+    return [("NCCL_CROSS_NIC", "0", "Each rail is in a subnet of its own, so no device reaches another rail's device.")]
+
+
+def _subnet_variables(rdma: t.Sequence[Rail]) -> t.List[Variable]:
+    """For rails that lead to different nodes, as in a ring of three.
+
+    Source: ncclIbFindDevBySubnet() in NCCL's src/transport/net_ib/connect.cc (NCCL 2.30), and NVIDIA's set-up of three Sparks,
+    which runs NCCL with these.
+    """
+    prefixes: t.Set[int] = {subnet.prefixlen for subnet in (rail.subnet for rail in rdma) if isinstance(subnet, ipaddress.IPv4Network)}
+    variables: t.List[Variable] = [
+        ("NCCL_IB_SUBNET_AWARE_ROUTING", "1", "The rails lead to different nodes: NCCL must take the one in the peer's subnet (NCCL 2.30 and newer)."),
+        ("NCCL_IB_MERGE_NICS", "0", "The two ports of a card lead to different nodes, so NCCL must not make one device of them."),
+        ("NCCL_NET_PLUGIN", "none", "Only NCCL's own network knows NCCL_IB_SUBNET_AWARE_ROUTING; an image may bring a plugin."),
+    ]
+    if prefixes and prefixes != {_NCCL_PREFIX}:
+        reason = f"The rails' subnets are no /{_NCCL_PREFIX}, for which NCCL takes them."
+        variables.append(("NCCL_IB_SUBNET_PREFIX_LEN", str(max(prefixes)), reason))
     return variables
 
 
@@ -137,3 +236,7 @@ def _exact(names: t.Sequence[str], others: t.Sequence[str]) -> str:
     bare = [name.split(":")[0] for name in names]
     ambiguous = any(other.startswith(name) and other not in bare for name in bare for other in others)
     return ("=" if ambiguous else "") + ",".join(names)
+
+
+def _name(rail: t.Optional[Rail]) -> t.Optional[str]:
+    return rail.netdev.name if rail else None

@@ -11,13 +11,8 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
-from ansible_collections.sparkstack.inference.plugins.module_utils._fabric import (
-    Addresses,
-    Rail,
-    active_mtu,
-    are_twins,
-    has_ipv6_only,
-)
+from ansible_collections.sparkstack.inference.plugins.module_utils._fabric import Rail, active_mtu, are_twins, twin_of
+from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_read import Addresses, has_ipv6_only
 
 JUMBO_MTU = 9000
 
@@ -51,28 +46,44 @@ def no_address(
     )
 
 
+def control_absent(address: str) -> Problem:
+    """The one problem of a node that lacks the address by which all others should reach it."""
+    return _problem(
+        "control_address_absent",
+        f"No interface of this node has the address {address}, by which all nodes should reach it.",
+        "Give control_address of this node's own management network, or leave it out.",
+    )
+
+
 def find_problems(
     rails: t.Sequence[Rail],
     chosen: Rail,
     used: t.Sequence[Rail],
     network: ipaddress.IPv4Network,
     addresses: Addresses,
-    forced: t.Optional[ipaddress.IPv4Address] = None,
+    named: bool = False,
     expected_speed_mbps: int = 0,
+    without: t.Container[str] = (),
+    rdma: bool = True,
 ) -> t.List[Problem]:
     """Everything that is wrong with a node that has a fabric address.
 
     :param chosen: the rail that gives the node its address; C(used) are those that traffic should go over.
+    :param named: whether the address was given, so that others that would do are no question.
     :param expected_speed_mbps: Mbit/s that each used rail should have; 0 compares them among themselves.
+    :param without: interfaces that are left out for a reason of the group's.
+    :param rdma: whether NCCL has an RDMA device to use.
     """
     problems = []
-    if not forced:
+    if not named:
         problems += _address_problems(rails, chosen, network, addresses.get(chosen.netdev.name, []))
-    problems += _twin_problems(rails, chosen)
+    carriers = [chosen] if chosen in rails else [rail for rail in used if rail is not chosen]
+    problems += _twin_problems(rails, carriers, without)
     problems += _link_problems(rails, chosen, network)
-    for rail in used:
+    for rail in carriers if chosen not in rails else used:
         problems += _rail_problems(rail, expected_speed_mbps or max(r.netdev.speed_mbps or 0 for r in used))
-    if chosen.port is None:
+    problems += _kind_problems(chosen, used)
+    if not rdma and all(rail.port is None for rail in used):
         problems.append(_no_rdma(rails, chosen))
     return problems
 
@@ -97,23 +108,30 @@ def _address_problems(
     ]
 
 
-def _twin_problems(rails: t.Sequence[Rail], chosen: Rail) -> t.List[Problem]:
-    twin = next((rail for rail in rails if are_twins(rail, chosen)), None)
-    if twin is None:
-        return []
-    name = twin.netdev.name
-    if twin.subnet and twin.subnet == chosen.subnet:
-        message = (
-            f"{chosen.netdev.name} and {name} are the two halves of one port and are both in {twin.subnet}, so RDMA is unreliable on {name} and it is left out."
-        )
-        remedy = f"Give {name} an address in a subnet of its own, the same one on every node."
-        return [_problem("twins_one_subnet", message, remedy)]
-    if not twin.rdma:
-        what = "has no IPv4 address with a GID" if twin.up else "is down"
-        message = f"{name}, the second half of {chosen.netdev.name}'s port, {what}, so half of the link is unused."
-        remedy = f"Bring {name} up with an address in a subnet of its own, the same one on every node."
-        return [_problem("twin_unused", message, remedy)]
-    return []
+def _twin_problems(rails: t.Sequence[Rail], carriers: t.Sequence[Rail], without: t.Container[str]) -> t.List[Problem]:
+    problems = []
+    seen: t.Set[str] = set()
+    for rail in carriers:
+        twin = twin_of(rail, rails)
+        seen.add(rail.netdev.name)
+        # Both on one bond are no two rails.
+        if twin is None or twin.netdev.name in seen or twin.netdev.name in without:
+            continue
+        name = twin.netdev.name
+        seen.add(name)
+        if twin.subnet and twin.subnet == rail.subnet:
+            message = (
+                f"{rail.netdev.name} and {name} are the two halves of one port and are both in {twin.subnet}, so RDMA is unreliable on {name} "
+                "and it is left out."
+            )
+            remedy = f"Give {name} an address in a subnet of its own, the same one on every node."
+            problems.append(_problem("twins_one_subnet", message, remedy))
+        elif not twin.rdma:
+            what = "has no IPv4 address with a GID" if twin.up else "is down"
+            message = f"{name}, the second half of {rail.netdev.name}'s port, {what}, so half of the link is unused."
+            remedy = f"Bring {name} up with an address in a subnet of its own, the same one on every node."
+            problems.append(_problem("twin_unused", message, remedy))
+    return problems
 
 
 def _link_problems(rails: t.Sequence[Rail], chosen: Rail, network: ipaddress.IPv4Network) -> t.List[Problem]:
@@ -122,14 +140,21 @@ def _link_problems(rails: t.Sequence[Rail], chosen: Rail, network: ipaddress.IPv
         name = rail.netdev.name
         if rail.netdev.up:
             continue
+        # The kernel tells of no signal only where the interface is set up.
+        state = "has no signal" if rail.netdev.carrier is False else "is down"
         if name == chosen.netdev.name:
-            message, code = f"The fabric link {name} is down.", "link_down"
+            message, code = f"The fabric link {name} {state}.", "link_down"
         elif rail.address and rail.address.ip in network and not are_twins(rail, chosen):
-            message, code = f"{name} has the fabric address {rail.ip} and is down, so it is left out.", "rail_down"
+            message, code = f"{name} has the fabric address {rail.ip} and {state}, so it is left out.", "rail_down"
         else:
             continue
         remedy = f"Check the cable and the other end, then bring it up with 'ip link set {name} up'."
+        if rail.netdev.carrier is False:
+            remedy = f"Check the cable of {name} and that the interface at its other end is up."
         problems.append(_problem(code, message, remedy))
+    if not chosen.netdev.up and chosen not in rails:
+        message = f"The link {chosen.netdev.name} with the address {chosen.ip} is down."
+        problems.append(_problem("link_down", message, f"Check its cable, then bring it up with 'ip link set {chosen.netdev.name} up'."))
     return problems
 
 
@@ -151,6 +176,20 @@ def _rail_problems(rail: Rail, expected_speed_mbps: int) -> t.List[Problem]:
         message = f"{rail.hca} has no RoCE v2 entry for {rail.ip} in its GID table."
         remedy = f"Set {name} down and up again, or load its driver anew."
         problems.append(_problem("no_roce_v2_gid", message, remedy))
+    return problems
+
+
+def _kind_problems(chosen: Rail, used: t.Sequence[Rail]) -> t.List[Problem]:
+    problems = []
+    if chosen.netdev.kind == "wlan":
+        message = f"The fabric address {chosen.ip} is on {chosen.netdev.name}, which is wireless."
+        problems.append(_problem("wireless", message, "Put it on a cabled interface, or correct fabric_cidr."))
+    for netdev in {rail.netdev.name: rail.netdev for rail in used}.values():
+        if netdev.kind == "bond" and any(rail.port for rail in used if rail.netdev.name == netdev.name):
+            message = "{} bonds {} ({}), so NCCL sees one RDMA device where each of them could be one.".format(
+                netdev.name, " and ".join(netdev.members) or "no interface", netdev.mode or "mode unknown"
+            )
+            problems.append(_problem("bond", message, "Take the bond apart, and give each interface an address in a subnet of its own."))
     return problems
 
 

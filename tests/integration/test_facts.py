@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAB = ROOT / "tests/lab/lab"
 BIN = ROOT / ".venv/bin"
 MODULES = {"gpu_memory": "sparkstack.inference.gpu_memory_facts", "fabric": "sparkstack.inference.fabric_facts"}
-FABRIC_KEYS = {"rails", "address", "netdev", "environment", "environment_reasons", "problems"}
+FABRIC_KEYS = {"rails", "interfaces", "candidates", "address", "netdev", "environment", "environment_reasons", "problems"}
 MEMORY_KEYS = {
     "unified", "total_bytes", "free_bytes", "available_bytes", "page_cache_bytes", "swap_total_bytes",
     "swap_free_bytes", "gpus", "processes", "gathered_at", "problems",

@@ -7,103 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
-import json
 import pathlib
-import typing as t
 
 import pytest
+from fabric_trees import LAN, P0, P1, RING, RING_CIDR, T0, T1, Nic, at, build, down, mac, unplugged, write
 
-from ansible_collections.sparkstack.inference.plugins.module_utils._fabric import FabricError, active_mtu, parse_addresses
+from ansible_collections.sparkstack.inference.plugins.module_utils._fabric import active_mtu
 from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_env import fabric_picture
-
-# The card's sys_image_guid is on all four devices of a GB10, as its ibstat shows.
-CARD = "fc4c:ea03:00f9:4230"
-
-
-@dataclasses.dataclass
-class Nic:
-    """A network interface of a tree, with its RDMA device when it has one."""
-
-    name: str
-    pci: str = ""
-    hca: str = ""
-    addresses: tuple[str, ...] = ()
-    ipv6: tuple[str, ...] = ()
-    up: bool = True
-    mtu: int = 9000
-    speed: int = 200000
-    state: str = "4: ACTIVE"
-    guid: str = CARD
-    gids: bool = True
-    first_gid: int = 0
-    link_layer: str = "Ethernet"
-
-
-# The four interfaces of a Spark, as in brief descriptions of it: two ports, each with two PCI functions.
-P0 = Nic("enp1s0f0np0", "0000:01:00.0", "rocep1s0f0")
-P1 = Nic("enp1s0f1np1", "0000:01:00.1", "rocep1s0f1")
-T0 = Nic("enP2p1s0f0np0", "0002:01:00.0", "roceP2p1s0f0")
-T1 = Nic("enP2p1s0f1np1", "0002:01:00.1", "roceP2p1s0f1")
-LAN = Nic("enP7s7", "0007:01:00.0", "", ("10.0.0.11/24",), mtu=1500, speed=10000)
-
-
-def down(nic: Nic) -> Nic:
-    return dataclasses.replace(nic, up=False, state="1: DOWN")
-
-
-def at(nic: Nic, *addresses: str, **changes: t.Any) -> Nic:
-    return dataclasses.replace(nic, addresses=addresses, **changes)
-
-
-def write(path: pathlib.Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n")
-
-
-def build(root: pathlib.Path, nics: t.Sequence[Nic]) -> str:
-    """Write <root>/sys as the kernel would show these interfaces; return what C(ip -json addr) would say."""
-    write(root / "sys/class/net/bonding_masters", "")
-    write(root / "sys/class/net/lo/mtu", "65536")
-    links: list[dict[str, t.Any]] = [{}, {"ifname": "lo", "addr_info": [{"family": "inet", "local": "127.0.0.1", "prefixlen": 8}]}]
-    for nic in nics:
-        device = root / "sys/devices" / (nic.pci or f"virtual-{nic.name}")
-        device.mkdir(parents=True)
-        net = device / "net" / nic.name
-        for name, text in {"mtu": nic.mtu, "operstate": "up" if nic.up else "down"}.items():
-            write(net / name, str(text))
-        if nic.up:  # a link that is down answers EINVAL, here: no file
-            write(net / "carrier", "1")
-            write(net / "speed", str(nic.speed))
-        (root / "sys/class/net" / nic.name).symlink_to(net)
-        if nic.pci:
-            (net / "device").symlink_to(device)
-        if nic.hca:
-            _build_hca(root / "sys/class/infiniband" / nic.hca, device, nic)
-        info: list[dict[str, t.Any]] = []
-        for family, texts in (("inet", nic.addresses), ("inet6", nic.ipv6)):
-            for text in texts:
-                local, prefix = text.split("/")
-                info.append({"family": family, "local": local, "prefixlen": int(prefix), "scope": "global"})
-        links.append({"ifname": nic.name, "addr_info": info})
-    return json.dumps(links)
-
-
-def _build_hca(folder: pathlib.Path, device: pathlib.Path, nic: Nic) -> None:
-    write(folder / "sys_image_guid", nic.guid)
-    (folder / "device").symlink_to(device)
-    port = folder / "ports/1"
-    write(port / "state", nic.state)
-    write(port / "link_layer", nic.link_layer)
-    # Each address twice, for RoCE v1 and v2, after the link-local one; then free entries, whose type can't be read.
-    table = ["fe80:0000:0000:0000:4ebb:47ff:fe2e:2991"]
-    table += [ipaddress.IPv6Address(f"::ffff:{text.split('/')[0]}").exploded for text in nic.addresses if nic.gids]
-    for index in range(16):
-        place, kind = divmod(index - nic.first_gid, 2)
-        used = 0 <= place < len(table)
-        write(port / f"gids/{index}", table[place] if used else "0000:0000:0000:0000:0000:0000:0000:0000")
-        if used:
-            write(port / f"gid_attrs/types/{index}", ("IB/RoCE v1", "RoCE v2")[kind])
-            write(port / f"gid_attrs/ndevs/{index}", nic.name)
+from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_read import FabricError, parse_addresses
 
 
 @dataclasses.dataclass
@@ -149,6 +60,9 @@ CASES = {
             "SGLANG_HOST_IP": "192.168.200.11",
             "RAY_NODE_IP_ADDRESS": "192.168.200.11",
             "NCCL_IGNORE_CPU_AFFINITY": "1",
+            "NCCL_CROSS_NIC": "0",
+            "NCCL_IB_MERGE_NICS": None,
+            "NCCL_IB_SUBNET_AWARE_ROUTING": None,
         },
         [],
     ),
@@ -189,7 +103,7 @@ CASES = {
         [LAN, at(P0, "192.168.200.11/24"), at(T0, "192.168.200.111/24")],
         "192.168.200.11",
         "enp1s0f0np0",
-        {"NCCL_IB_HCA": "rocep1s0f0"},
+        {"NCCL_IB_HCA": "rocep1s0f0", "NCCL_CROSS_NIC": None},
         ["twins_one_subnet"],
     ),
     "the twin without an address": Case(
@@ -206,7 +120,8 @@ CASES = {
         [at(P0, "192.168.200.11/24"), at(T0, "192.168.201.11/24", first_gid=2)],
         "192.168.200.11",
         "enp1s0f0np0",
-        {"NCCL_IB_GID_INDEX": None, "NCCL_IB_ROCE_VERSION_NUM": "2", "NCCL_IB_ADDR_FAMILY": "AF_INET"},
+        # -1 stands there because an image may bring a number of its own.
+        {"NCCL_IB_GID_INDEX": "-1", "NCCL_IB_ROCE_VERSION_NUM": "2", "NCCL_IB_ADDR_FAMILY": "AF_INET"},
         [],
     ),
     "no RDMA": Case(
@@ -305,6 +220,61 @@ CASES = {
         },
         [],
     ),
+    "InfiniBand without addresses beside the sockets' network, and RoCE for something else": Case(
+        [
+            at(Nic("eno1", "0000:02:00.0", speed=10000, mtu=1500), "192.168.200.11/24"),
+            Nic("ibp65s0", "0000:41:00.0", "mlx5_0", link_layer="InfiniBand", gids=False, guid="a:0"),
+            Nic("ibp66s0", "0000:42:00.0", "mlx5_1", link_layer="InfiniBand", gids=False, guid="b:0"),
+            Nic("ibp67s0", "0000:43:00.0", "mlx5_10", link_layer="InfiniBand", gids=False, guid="c:0", up=False, state="2: INIT", carrier=""),
+            at(Nic("ens9", "0000:81:00.0", "mlx5_2", guid="d:0"), "172.16.0.1/24"),
+        ],
+        "192.168.200.11",
+        "eno1",
+        {
+            "NCCL_IB_HCA": "=mlx5_0,mlx5_1",
+            "NCCL_NET": "IB",
+            "NCCL_IB_GID_INDEX": None,
+            "NCCL_CROSS_NIC": None,
+            "NCCL_SOCKET_IFNAME": "eno1",
+            "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1",
+        },
+        [],
+    ),
+    "a bond of a port's two halves": Case(
+        [
+            at(Nic("bond0", devtype="bond", members=("enP2p1s0f0np0", "enp1s0f0np0"), mode="802.3ad 4", speed=400000), "192.168.200.11/24"),
+            dataclasses.replace(P0, gid_netdev="bond0"),
+            dataclasses.replace(T0, gid_netdev="bond0"),
+        ],
+        "192.168.200.11",
+        "bond0",
+        {"NCCL_IB_HCA": "roceP2p1s0f0", "NCCL_SOCKET_IFNAME": "bond0", "GLOO_SOCKET_IFNAME": "bond0", "NCCL_IB_GID_INDEX": "3"},
+        ["bond"],
+    ),
+    "a VLAN on an RDMA device": Case(
+        [
+            Nic("ens1", "0000:41:00.0", "mlx5_1", speed=100000, gid_netdev="ens1.100"),
+            at(Nic("ens1.100", devtype="vlan", members=("ens1",), speed=100000), "192.168.200.11/24"),
+        ],
+        "192.168.200.11",
+        "ens1.100",
+        {"NCCL_IB_HCA": "mlx5_1", "NCCL_IB_GID_INDEX": "3", "NCCL_SOCKET_IFNAME": "ens1.100", "GLOO_SOCKET_IFNAME": "ens1.100"},
+        [],
+    ),
+    "the fabric address on the wireless interface": Case(
+        [at(Nic("wlP9s9", "0009:01:00.0", devtype="wlan", mtu=1500, speed=-1), "192.168.200.11/24")],
+        "192.168.200.11",
+        "wlP9s9",
+        {"GLOO_SOCKET_IFNAME": "wlP9s9"},
+        ["wireless", "no_rdma"],
+    ),
+    "no signal": Case(
+        [unplugged(at(P0, "192.168.200.11/24"))],
+        "192.168.200.11",
+        "enp1s0f0np0",
+        {"NCCL_IB_HCA": None},
+        ["link_down"],
+    ),
     "two cards at the same place of two PCI domains are no twins": Case(
         [
             at(Nic("ens1", "0000:01:00.0", "mlx5_0", guid="0001:0000:0000:0000"), "192.168.200.11/24"),
@@ -343,19 +313,135 @@ def test_rails_of_a_spark(tmp_path: pathlib.Path) -> None:
     assert list(rails) == ["enP2p1s0f0np0", "enP2p1s0f1np1", "enp1s0f0np0", "enp1s0f1np1"]
     assert rails["enp1s0f0np0"] == {
         "netdev": "enp1s0f0np0",
+        "kind": "ethernet",
+        "members": [],
         "hca": "rocep1s0f0",
         "port": 1,
+        "link_layer": "ethernet",
         "address": "192.168.200.11",
         "prefix": 24,
+        "mac": mac("enp1s0f0np0"),
         "mtu": 9000,
         "active_mtu": 4096,
         "speed_mbps": 200000,
+        "carrier": True,
         "state": "up",
         "gid_index": 3,
+        "pci": "0000:01:00.0",
+        "twin": "enP2p1s0f0np0",
+        "driver": "mlx5_core",
+        "driver_version": None,
+        "firmware": "28.45.4028",
+        "board": "NVD0000000087",
+        "used": True,
     }
+    assert [rail["used"] for rail in rails.values()] == [True, False, True, False]
     assert rails["enP2p1s0f0np0"]["address"] == "192.168.201.11"
-    unplugged = rails["enp1s0f1np1"]
-    assert [unplugged[key] for key in ("state", "address", "speed_mbps", "gid_index")] == ["down", None, None, None]
+    idle = rails["enp1s0f1np1"]
+    assert [idle[key] for key in ("state", "address", "speed_mbps", "gid_index", "carrier")] == ["down", None, None, None, None]
+    assert fabric["candidates"] == [{"netdev": "enp1s0f0np0", "address": "192.168.200.11"}]
+    assert [(interface["netdev"], interface["addresses"], interface["speed_mbps"]) for interface in fabric["interfaces"]] == [
+        ("enP2p1s0f0np0", ["192.168.201.11/24"], 200000),
+        ("enP7s7", ["10.0.0.11/24"], 10000),
+        ("enp1s0f0np0", ["192.168.200.11/24"], 200000),
+    ]
+
+
+def test_a_driver_from_outside_of_the_kernel_has_a_version(tmp_path: pathlib.Path) -> None:
+    nic = at(Nic("ens1", "0000:41:00.0", "mlx5_0", driver_version="24.10-0.7.0", firmware="22.43.2566", board="MT_0000000359"), "192.168.200.11/24")
+    (rail,) = fabric_picture(str(tmp_path), build(tmp_path, [nic]), "192.168.200.0/24")["rails"]
+    assert [rail[key] for key in ("driver", "driver_version", "firmware", "board")] == ["mlx5_core", "24.10-0.7.0", "22.43.2566", "MT_0000000359"]
+
+
+def test_a_software_device_has_no_driver_and_no_firmware(tmp_path: pathlib.Path) -> None:
+    ip_json = build(tmp_path, [at(Nic("eth1"), "192.168.200.11/24")])
+    hca = tmp_path / "sys/class/infiniband/rxe0"
+    write(hca / "fw_ver", "")
+    for name, text in {"state": "4: ACTIVE", "link_layer": "Ethernet", "gids/1": "::ffff:192.168.200.11", "gid_attrs/types/1": "RoCE v2"}.items():
+        write(hca / "ports/1" / name, text)
+    write(hca / "ports/1/gid_attrs/ndevs/1", "eth1")
+    fabric = fabric_picture(str(tmp_path), ip_json, "192.168.200.0/24")
+    (rail,) = fabric["rails"]
+    assert [rail[key] for key in ("hca", "driver", "driver_version", "firmware", "board", "pci")] == ["rxe0", None, None, None, None, None]
+    assert (rail["kind"], fabric["environment"]["NCCL_IB_HCA"]) == ("virtual", "rxe0")
+
+
+def test_a_bond_and_what_stands_under_it(tmp_path: pathlib.Path) -> None:
+    case = CASES["a bond of a port's two halves"]
+    fabric = fabric_picture(str(tmp_path), build(tmp_path, case.nics), case.cidr)
+    assert [(rail["netdev"], rail["kind"], rail["members"], rail["hca"]) for rail in fabric["rails"]] == [
+        ("bond0", "bond", ["enP2p1s0f0np0", "enp1s0f0np0"], "roceP2p1s0f0"),
+        ("bond0", "bond", ["enP2p1s0f0np0", "enp1s0f0np0"], "rocep1s0f0"),
+    ]
+    assert fabric["problems"][0]["message"] == (
+        "bond0 bonds enP2p1s0f0np0 and enp1s0f0np0 (802.3ad), so NCCL sees one RDMA device where each of them could be one."
+    )
+
+
+def test_no_signal_is_told_from_set_down(tmp_path: pathlib.Path) -> None:
+    told = []
+    for name, nic in (("down", down(at(P0, "192.168.200.11/24"))), ("unplugged", unplugged(at(P0, "192.168.200.11/24")))):
+        fabric = fabric_picture(str(tmp_path / name), build(tmp_path / name, [nic]), "192.168.200.0/24")
+        told.append((fabric["rails"][0]["carrier"], fabric["problems"][0]["message"]))
+    assert told == [(None, "The fabric link enp1s0f0np0 is down."), (False, "The fabric link enp1s0f0np0 has no signal.")]
+
+
+def test_more_than_one_candidate(tmp_path: pathlib.Path) -> None:
+    nics = [down(at(T0, "192.168.200.9/24")), at(P1, "192.168.200.21/24"), at(P0, "192.168.200.11/24")]
+    fabric = fabric_picture(str(tmp_path), build(tmp_path, nics), "192.168.200.0/24")
+    assert [candidate["address"] for candidate in fabric["candidates"]] == ["192.168.200.11", "192.168.200.21", "192.168.200.9"]
+
+
+@pytest.mark.parametrize(
+    ("node", "hcas"),
+    [(node, "rocep1s0f0,roceP2p1s0f0,rocep1s0f1,roceP2p1s0f1" if node != "two" else "rocep1s0f1,roceP2p1s0f1,rocep1s0f0,roceP2p1s0f0") for node in RING],
+)
+def test_three_in_a_ring(tmp_path: pathlib.Path, node: str, hcas: str) -> None:
+    """Sockets go over the network that holds all three, RDMA over the four rails."""
+    lan = RING[node][0].addresses[0].split("/")[0]
+    fabric = fabric_picture(str(tmp_path), build(tmp_path, RING[node]), RING_CIDR, control_address=lan, subnet_aware=True)
+    assert (fabric["address"], fabric["netdev"], fabric["problems"]) == (lan, "enP7s7", [])
+    assert [rail["netdev"] for rail in fabric["rails"] if rail["used"]] == ["enP2p1s0f0np0", "enP2p1s0f1np1", "enp1s0f0np0", "enp1s0f1np1"]
+    wanted = {
+        "NCCL_IB_HCA": hcas,
+        "NCCL_NET": "IB",
+        "NCCL_IB_GID_INDEX": "3",
+        "NCCL_IB_SUBNET_AWARE_ROUTING": "1",
+        "NCCL_IB_MERGE_NICS": "0",
+        "NCCL_NET_PLUGIN": "none",
+        "NCCL_IB_SUBNET_PREFIX_LEN": None,
+        "NCCL_CROSS_NIC": None,
+        "NCCL_SOCKET_IFNAME": "enP7s7",
+        "GLOO_SOCKET_IFNAME": "enP7s7",
+        "VLLM_HOST_IP": lan,
+        "SGLANG_HOST_IP": lan,
+        "RAY_NODE_IP_ADDRESS": lan,
+    }
+    assert {name: fabric["environment"].get(name) for name in wanted} == wanted
+
+
+def test_subnets_of_another_length_are_told_to_nccl(tmp_path: pathlib.Path) -> None:
+    nics = [at(P0, "192.168.0.1/30"), at(P1, "192.168.0.5/30")]
+    fabric = fabric_picture(str(tmp_path), build(tmp_path, nics), "192.168.0.0/24", subnet_aware=True)
+    assert fabric["environment"]["NCCL_IB_SUBNET_PREFIX_LEN"] == "30"
+
+
+def test_a_control_address_on_a_rail_keeps_the_rail(tmp_path: pathlib.Path) -> None:
+    fabric = fabric_picture(str(tmp_path), build(tmp_path, BOTH_CABLES), "192.168.200.0/22", control_address="192.168.202.11", without=["enP2p1s0f0np0"])
+    assert (fabric["address"], fabric["netdev"]) == ("192.168.202.11", "enp1s0f1np1")
+    assert fabric["environment"]["NCCL_IB_HCA"] == "rocep1s0f1,rocep1s0f0,roceP2p1s0f1"
+    assert fabric["problems"] == []
+
+
+def test_a_control_address_that_is_not_there(tmp_path: pathlib.Path) -> None:
+    fabric = fabric_picture(str(tmp_path), build(tmp_path, ONE_CABLE), "192.168.200.0/24", control_address="10.0.0.99")
+    assert (fabric["address"], fabric["environment"], [problem["code"] for problem in fabric["problems"]]) == (None, {}, ["control_address_absent"])
+
+
+def test_a_control_link_that_is_down(tmp_path: pathlib.Path) -> None:
+    nics = [down(RING["one"][0]), *RING["one"][1:]]
+    fabric = fabric_picture(str(tmp_path), build(tmp_path, nics), RING_CIDR, control_address="10.0.0.11", subnet_aware=True)
+    assert [problem["message"] for problem in fabric["problems"]] == ["The link enP7s7 with the address 10.0.0.11 is down."]
 
 
 def test_a_rail_without_rdma(tmp_path: pathlib.Path) -> None:

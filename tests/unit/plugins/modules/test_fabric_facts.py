@@ -38,7 +38,7 @@ def test_only_the_facts_are_returned(run: Run) -> None:
     assert not result.get("changed")
     assert result["ansible_facts"].keys() == {"fabric"}
     assert result["ansible_facts"]["fabric"].keys() == {
-        "rails", "address", "netdev", "environment", "environment_reasons", "problems",
+        "rails", "interfaces", "candidates", "address", "netdev", "environment", "environment_reasons", "problems",
     }  # fmt: skip
 
 
@@ -51,6 +51,12 @@ def test_only_the_facts_are_returned(run: Run) -> None:
             (255, "", 'Option "-json" is unknown, try "ip -help".\n'),
             "/sbin/ip",
             '\'ip -json addr\' failed (Option "-json" is unknown, try "ip -help".): install iproute2 4.13 or newer.',
+        ),
+        (
+            {"control_address": "10.0.0.1/24"},
+            (0, "[]", ""),
+            "/sbin/ip",
+            "control_address '10.0.0.1/24' is no IPv4 address: write it like 192.168.200.11.",
         ),
         (
             {"fabric_cidr": "300.0.0.0/8"},
