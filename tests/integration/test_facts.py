@@ -172,7 +172,7 @@ def test_the_container_that_holds_the_memory(inventory: str, stand_in: t.Callabl
     first, second = module(inventory, MODULES["gpu_memory"])["spark1"]["ansible_facts"]["gpu_memory"]["processes"]
     container_id = ssh("spark1", "docker inspect -f '{{.Id}}' holder")
     assert first["container"] == {"id": container_id, "name": "holder", "image": IMAGE}
-    assert (first["pid"], first["name"], first["user"]) == (holder, "VLLM::Worker", "root")
+    assert (first["pid"], first["name"], first["user"], first["type"]) == (holder, "VLLM::Worker", "root", "C")
     assert first["used_bytes"] == 14600 * 1024 * 1024
     assert (second["pid"], second["container"]) == (1, None)
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, The sparkstack.inference developers
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The stand-in for nvidia-smi against outputs of the real program (580.159.04, two H200; identifiers replaced)."""
+"""The stand-in for nvidia-smi against outputs of the real program (580.159.04, two H200; identifiers replaced, supported clocks left out)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+
+from ansible_collections.sparkstack.inference.plugins.module_utils import _smi_xml
 
 PROGRAM = Path(__file__).resolve().parents[2] / "lab" / "files" / "nvidia-smi"
 DATA = Path(__file__).parent / "data"
@@ -93,6 +96,42 @@ def test_plain_table_has_the_real_ones_lines(tmp_path: Path) -> None:
     mine = text.splitlines()
     assert code == 0
     assert mine[1:] == real[1:]  # the first line is the date
+
+
+def leaves(text: str) -> list[list[tuple[str, str]]]:
+    """Of each card, the path and the text of every element that holds no other, as they follow each other."""
+
+    def walk(node: ElementTree.Element, path: str) -> list[tuple[str, str]]:
+        below = [pair for child in node for pair in walk(child, f"{path}/{child.tag}")]
+        return below or [(path, (node.text or "").strip())]
+
+    return [walk(gpu, "gpu") for gpu in ElementTree.fromstring(text).findall("gpu")]
+
+
+def test_the_long_answer_is_a_part_of_the_real_ones(tmp_path: Path) -> None:
+    more = {"addressing_mode": "None", "serial": "1650000000000", "clocks.gr": "1980", "clocks.sm": "1980", "clocks.mem": "3201", "persistence_mode": "Enabled"}
+    text, code = call({**H200, **more, "gpu_recovery_action": "None"}, tmp_path, "-q", "-x")
+    real = (DATA / "full.xml").read_text()
+    assert code == 0 and text.splitlines()[:3] == real.splitlines()[:3]
+    for mine, theirs in zip(leaves(text), leaves(real), strict=True):
+        # In the same order, with the same content.
+        rest = iter(theirs)
+        assert [leaf for leaf in mine if leaf not in rest] == []
+        assert len(mine) > 25
+    assert _smi_xml.parse_details(text) == _smi_xml.parse_details(real)
+    assert ElementTree.fromstring(text).findtext("attached_gpus") == ElementTree.fromstring(real).findtext("attached_gpus") == "2"
+
+
+def test_the_long_answer_of_a_gb10(tmp_path: Path) -> None:
+    text, code = call({"apps": "77:14155776:python3 -m <x>"}, tmp_path, "--query", "--xml-format")
+    (gpu,) = _smi_xml.parse_details(text).values()
+    assert (code, gpu.addressing, gpu.mig, gpu.recovery, gpu.whole) == (0, "ATS", False, None, True)
+    assert [(process.pid, process.kind, process.name) for process in gpu.processes] == [(77, "C", "python3 -m <x>")]
+    assert dict(leaves(text)[0])["gpu/fb_memory_usage/total"] == "N/A"
+
+
+def test_half_of_the_long_question_is_not_known(tmp_path: Path) -> None:
+    assert call({}, tmp_path, "-q") == ("The lab's nvidia-smi knows -q and -x only together.\n", 255)
 
 
 def test_a_gb10_has_no_memory_numbers(tmp_path: Path) -> None:
