@@ -19,6 +19,8 @@ import hashlib
 import json
 import typing as t
 
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""What Docker calls the machines that the kernel (C(uname -m)) calls so."""
 # The fields of the configuration that reach a container; the last three are Docker's own additions to the OCI's.
 CONFIG_FIELDS = (
     "User",
