@@ -230,7 +230,7 @@ def test_a_cut_cable_stops_the_role(inventory: str, tmp_path: pathlib.Path) -> N
     finally:
         lab("heal", "spark2")
     assert code == 2
-    assert failures(output)["spark2"].startswith("spark2: The fabric link enp1s0f0np0 is down. Check the cable")
+    assert failures(output)["spark2"].startswith("spark2: The fabric link enp1s0f0np0 has no signal. Check the cable")
 
 
 def test_nccl_env_writes_only_when_asked(inventory: str, tmp_path: pathlib.Path) -> None:
