@@ -10,6 +10,7 @@ Usage: faults.py [--part PART] [--row TEXT] [--lock FILE] [--list]. Called by `m
   vllm       what the watch says of each fault with the real vLLM, and after how many seconds
   sglang     the same with the rehearsal of SGLang
   healthy    healthy starts, some slowed on purpose: none may be called stalled or failed
+  guard      a load that takes more memory than its node has, with the memory guard and without
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import signal
 import sys
 import time
 
-from faultlab import autostart, converge, healthy, mending, rows, run
-from faultlab.engines import ENGINES
+from faultlab import autostart, converge, guarding, healthy, mending, rows, run
+from faultlab.engines import ENGINES, SGLANG
 
-PARTS = ("converge", "autostart", "vllm", "sglang", "healthy")
+PARTS = ("converge", "autostart", "vllm", "sglang", "healthy", "guard")
 
 
 def main(arguments: list[str]) -> int:
@@ -43,17 +44,22 @@ def main(arguments: list[str]) -> int:
     if options.list:
         for name, engine in ENGINES.items():
             print(f"{name}:", *(f"  {row.name}" for row in rows.rows_for(engine)), sep="\n")
+        print("guard:", *(f"  {row.name}" for row in guarding.ROWS), sep="\n")
         print("converge:", *(f"  {fault.name}" for fault in mending.FAULTS), sep="\n")
         return 0
     begin = time.monotonic()
     mended: list[converge.Outcome] = []
     outcomes: list[run.Outcome] = []
-    engines = [ENGINES[part] for part in parts if part in ENGINES]
+    engines = needed = [ENGINES[part] for part in parts if part in ENGINES]
+    if "guard" in parts and SGLANG not in engines:
+        needed = [*engines, SGLANG]
     with run.alone(options.lock):
-        run.prepare(list(ENGINES.values()) if "healthy" in parts else engines)
+        run.prepare(list(ENGINES.values()) if "healthy" in parts else needed)
     for engine in engines:
         picked = [row for row in rows.rows_for(engine) if row.name in chosen([row.name])]
         outcomes += run.matrix(engine, picked, options.lock)
+    if "guard" in parts:
+        outcomes += run.matrix(SGLANG, [row for row in guarding.ROWS if chosen([row.name])], options.lock)
     if "healthy" in parts:
         outcomes += healthy.starts(options.lock)
     if "converge" in parts:

@@ -11,8 +11,9 @@ import typing as t
 
 import play
 import pytest
-from faultlab import makers, rows, run, wide
+from faultlab import guarding, makers, rows, run, wide
 from faultlab.engines import ENGINES, SGLANG, VLLM, Engine
+from faultlab.launch import Missed
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
@@ -64,7 +65,8 @@ def test_problems_of_a_verdict_are_named() -> None:
         "no closer look at spark2",
     ]
     right = {**result, "verdict": "stalled", "culprit": "spark2", "cause": "oom", "notes": ["The Clock of .."]}
-    assert rows.problems(rows.Wanted("stalled", "spark2", ("oom",), ("clock",)), right) == []
+    assert rows.problems(rows.Wanted("stalled", "spark2", ("oom",), ("clock",), never=("guard",)), right) == []
+    assert rows.problems(rows.Wanted("stalled", "spark2", ("oom",), never=("the clock",)), right) == ["it says 'the clock'"]
 
 
 def test_figures_count_faults_crashes_and_alarms() -> None:
@@ -83,6 +85,33 @@ def test_figures_count_faults_crashes_and_alarms() -> None:
         "figure false_alarms 1 verdicts",
         "figure healthy_starts 2 starts",
     ]
+
+
+def test_the_slowest_stop_of_a_guard_is_a_figure() -> None:
+    outcomes = [run.Outcome("sglang", row, told={"gone_s": seconds}) for row, seconds in zip(guarding.ROWS, (0.31, 1.2), strict=True)]
+    assert "figure guard_stop_s 1.20 s" in run.figures(outcomes, [])
+    assert not any("guard" in line for line in run.figures([run.Outcome("sglang", row) for row in guarding.ROWS], []))
+
+
+@pytest.mark.parametrize(
+    ("changes", "killed", "docker", "wrong"),
+    [
+        ({}, False, "active", []),
+        ({"gone_s": 9.0}, False, "active", ["the rank's last process was gone after 9.0 s only"]),
+        ({"curve": [[1.0, 5 << 30]], "available": 5 << 30}, False, "active", ["the guard stopped it with 5.0 GiB left"]),
+        ({}, True, "active", ["the kernel has killed too"]),
+        ({}, False, "failed", ["Docker on spark1 is failed", "Docker on spark2 is failed"]),
+    ],
+)
+def test_what_is_wrong_about_a_stop(monkeypatch: pytest.MonkeyPatch, changes: dict[str, t.Any], killed: bool, docker: str, wrong: list[str]) -> None:
+    def oom_killed(node: str) -> float:
+        if not killed:
+            raise Missed("the kernel has killed nothing")
+        return 1.0
+
+    monkeypatch.setattr(makers, "oom_killed", oom_killed)
+    monkeypatch.setattr(play, "node", lambda _name, _command: f"{docker}\n")
+    assert guarding.problems({"gone_s": 0.4, "floor": 384 << 20, "available": 300 << 20, "curve": [[1.0, 300 << 20]], **changes}) == wrong
 
 
 def test_a_wide_model_has_more_experts_and_the_same_rest(tmp_path: pathlib.Path) -> None:

@@ -130,4 +130,5 @@ def start_of(engine: Engine, verdict: str, changes: t.Mapping[str, t.Mapping[str
         "watch": {"timeout": 240, "join_timeout": 30, "stall_timeouts": {}, **watch},
         "verdict": verdict,
         "again": "",
+        "guard": False,
     }

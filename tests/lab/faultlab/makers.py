@@ -17,13 +17,14 @@ from datetime import datetime
 
 import play
 
-from .engines import CONTAINERS, COPY, HEAD, NODES, WORKER, Engine
+from .engines import CONTAINERS, COPY, DEPLOYMENT, HEAD, NODES, WORKER, Engine
 from .launch import Missed
 
 SQUATTER = "notebook-of-somebody"
 HOLDER = "lab-port-holder"
 WRONG = "sparkstack/wrong-architecture:1"
 EM_AARCH64, EM_X86_64 = 183, 62
+GUARD = "/run/sparkstack/guard"
 
 
 def both(call: t.Callable[[str], object]) -> None:
@@ -56,7 +57,9 @@ def clean() -> None:
             node,
             f"systemctl stop {HOLDER} 2>/dev/null; systemctl start docker.socket docker;"
             " docker ps -q --filter status=paused | xargs -r docker unpause >/dev/null;"
-            f" docker ps -aq | xargs -r docker rm -f >/dev/null; docker rmi -f {WRONG} >/dev/null 2>&1; rm -rf {COPY}",
+            f" docker ps -aq | xargs -r docker rm -f >/dev/null; docker rmi -f {WRONG} >/dev/null 2>&1; rm -rf {COPY};"
+            f" if [ -d {GUARD} ]; then systemctl stop 'sparkstack-guard@*'; rm -rf {GUARD} /run/systemd/system/sparkstack-guard@.service;"
+            " systemctl daemon-reload; fi",
         )
 
     both(sweep)
@@ -107,6 +110,19 @@ def oom_killed(node: str) -> float:
         if text.startswith("oom-kill:") and container in text:
             return begin + int(head.split(",")[2]) / 1e6
     raise Missed(f"the kernel has killed nothing in {CONTAINERS[node]}")
+
+
+def guard_told(node: str) -> dict[str, t.Any]:
+    """What the memory guard of a node told of the rank that it has stopped, once that one's last process is gone."""
+    deadline = time.monotonic() + 60
+    while True:
+        text = play.node(node, f"cat {GUARD}/{DEPLOYMENT}.told.json 2>/dev/null || true")
+        found = json.loads(text) if text.strip() else {}
+        if found.get("gone_s") is not None:
+            return t.cast("dict[str, t.Any]", found)
+        if time.monotonic() > deadline:
+            raise Missed(f"the guard on {node} has {'seen no end of the rank that it stopped' if found else 'stopped nothing'}")
+        time.sleep(0.2)
 
 
 def kernel_log() -> list[str]:

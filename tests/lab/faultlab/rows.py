@@ -33,6 +33,8 @@ class Wanted:
     causes: tuple[str | None, ...] = (None,)
     says: tuple[str, ...] = ()
     """Words that the user must read, in summary, remedy, notes or evidence."""
+    never: tuple[str, ...] = ()
+    """Words that must be nowhere there."""
     closeup: bool = False
     """Whether every reachable node must have been looked at closely."""
     culprits: tuple[str | None, ...] = ()
@@ -57,6 +59,8 @@ class Row:
     """It is made when all ranks are ready, and the watch then begins anew."""
     moment: t.Callable[[], float] | None = None
     """When it happened; by default when it was made, or when the watch began."""
+    guard: bool = False
+    """The memory guard runs beside the ranks, as in a deployment, and must have stopped the worker's."""
     crash: bool = False
     """A rank has ended: the verdict must follow within seconds."""
     watch: t.Mapping[str, t.Any] = field(default_factory=dict)
@@ -343,6 +347,7 @@ def problems(want: Wanted, result: t.Mapping[str, t.Any]) -> list[str]:
         found.append(f"cause {result['cause']} instead of {' or '.join(str(cause) for cause in want.causes)}")
     words = json.dumps([result[key] for key in ("summary", "remedy", "evidence")] + [result.get("notes")])
     found += [f"it does not say '{word}'" for word in want.says if word.lower() not in words.lower()]
+    found += [f"it says '{word}'" for word in want.never if word.lower() in words.lower()]
     if want.closeup:
         found += [f"no closer look at {node}" for node in NODES if not (result["nodes"].get(node) or {}).get("closeup")]
     return found

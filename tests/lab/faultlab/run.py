@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 import play
 
-from . import makers, rows, wide
-from .engines import NODES, WIDE, Engine, start_of
+from . import guarding, makers, rows, wide
+from .engines import NODES, WIDE, WORKER, Engine, start_of
 from .launch import Launch, Missed
 
 FOLDER = play.ROOT / "build" / "faults"
@@ -36,6 +36,8 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
     healthy: list[str] = field(default_factory=list)
     """The verdicts of all starts in it that were healthy."""
+    told: dict[str, t.Any] = field(default_factory=dict)
+    """What the memory guard told, where it had to stop a rank."""
 
     @property
     def right(self) -> bool:
@@ -101,7 +103,7 @@ def _run(row: rows.Row, engine: Engine, folder: pathlib.Path, outcome: Outcome) 
     for make in row.before:
         make(engine)
     start = start_of(engine, "", row.changes(engine), row.watch)
-    start["again"] = "yes" if row.after_ready else ""
+    start["again"], start["guard"] = "yes" if row.after_ready else "", row.guard
     with Launch(start, folder) as launch:
         # The first of the watch's own lines: Ansible prints the task's name with its first result, at its end.
         began = launch.wait_line(r"^\[spark\d\] ", 90)
@@ -110,6 +112,9 @@ def _run(row: rows.Row, engine: Engine, folder: pathlib.Path, outcome: Outcome) 
             outcome.healthy.append("ready")
         known, outcome.result = launch.verdict()
     outcome.wrong += rows.problems(rows.wanted(row, engine), outcome.result)
+    if row.guard:
+        outcome.told = makers.guard_told(WORKER)
+        outcome.wrong += guarding.problems(outcome.told)
     if rows.wanted(row, engine).verdict == "ready":
         outcome.healthy.append(outcome.result["verdict"])
     moment = row.moment() if row.moment else made if made is not None else began
@@ -158,11 +163,14 @@ def figures(outcomes: t.Sequence[Outcome], mended: t.Sequence[bool]) -> list[str
     faults = [outcome.right for outcome in outcomes if outcome.row.is_fault] + list(mended)
     crashes = [outcome.seconds for outcome in outcomes if outcome.row.crash and outcome.seconds is not None]
     healthy = [verdict for outcome in outcomes for verdict in outcome.healthy]
+    stops = [outcome.told["gone_s"] for outcome in outcomes if outcome.told]
     lines = []
     if faults:
         lines += [f"figure faults_right_share {sum(faults) / len(faults):.2f} ratio", f"figure faults_made {len(faults)} faults"]
     if crashes:
         lines.append(f"figure crash_to_verdict_max_s {max(crashes):.1f} s")
+    if stops:
+        lines.append(f"figure guard_stop_s {max(stops):.2f} s")
     if healthy:
         lines.append(f"figure false_alarms {sum(verdict != 'ready' for verdict in healthy)} verdicts")
         lines.append(f"figure healthy_starts {len(healthy)} starts")
