@@ -13,7 +13,7 @@ import pytest
 from fabric_trees import LAN, P0, P1, RING, RING_CIDR, T0, T1, Nic, at, build, down, mac, unplugged, write
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._fabric import active_mtu
-from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_env import fabric_picture
+from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_env import NAMES, fabric_picture
 from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_read import FabricError, parse_addresses
 
 
@@ -511,3 +511,13 @@ def test_what_cannot_be_read_is_said_in_one_sentence(tmp_path: pathlib.Path, ip_
 def test_an_empty_root(tmp_path: pathlib.Path) -> None:
     fabric = fabric_picture(str(tmp_path), "[]", "192.168.200.5/24")
     assert (fabric["rails"], [problem["code"] for problem in fabric["problems"]]) == ([], ["no_address"])
+
+
+def test_every_variable_that_a_node_may_be_given_is_known(tmp_path: pathlib.Path) -> None:
+    given: set[str] = set()
+    for number, (case, options) in enumerate([(case, {}) for case in CASES.values()] + [(CASES["a pair on one cable"], {"subnet_aware": True})]):
+        root = tmp_path / str(number)
+        given |= set(fabric_picture(str(root), build(root, case.nics), case.cidr, case.forced, **options)["environment"])
+    nics = [at(P0, "192.168.0.1/30"), at(P1, "192.168.0.5/30")]
+    given |= set(fabric_picture(str(tmp_path / "x"), build(tmp_path / "x", nics), "192.168.0.0/24", subnet_aware=True)["environment"])
+    assert given == NAMES
