@@ -293,7 +293,8 @@ ROWS = (
         "worker's node unreachable by ssh",
         Wanted("failed", WORKER, (None,), ("reach",)),
         changes=large,
-        before=(SLOW,),
+        # A load that outlasts the 25 s in which ssh notices: ranks that serve by then are ready, whoever can be reached.
+        before=(makers.slow_disks("700K"),),
         at=LOADING,
         make=lambda: play.lab("isolate", WORKER),
         watch={"join_timeout": 10},
