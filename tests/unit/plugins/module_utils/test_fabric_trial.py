@@ -67,8 +67,8 @@ def test_a_trial_that_is_kept_and_restored(node: FabricNode, trial: Trial) -> No
     ]  # fmt: skip
     try_it(trial, replace=["/" + OLD])
     assert node.kernel() == NEW and trial.missing(WANTED) == []
-    assert node.files() == {OURS: "0600", **dict(zip(UNITS, ("0644", "0644", "link"), strict=True)), **{
-        STATE + "armed": "0600", STATE + "ours": "0600", STATE + "trial.json": "0600", STATE + "trial.sh": "0700"}}  # fmt: skip
+    laid = {STATE + "armed": "0600", STATE + "ours": "0600", STATE + "trial.json": "0600", STATE + "trial.sh": "0700"}
+    assert node.files() == {OURS: "0600", **dict(zip(UNITS, ("0644", "0644", "link"), strict=True)), **laid}
     pending = trial.pending()
     assert pending and (pending["active"], pending["run"], pending["seconds"]) == (True, "r", 120)
     assert "OnActiveSec=120\n" in node.text(UNITS[1])

@@ -118,7 +118,12 @@ def plan(found: list[Node], wanted: Settings | None = None) -> dict[str, dict[st
         ),
         (4, SWITCH, "192.168.200.0/24", {f"spark{n}": {P0: f"200.{10 + n}", T0: f"201.{10 + n}"} for n in range(1, 5)}),
         # Both ports in one switch: they all hear each other, and get four subnets all the same.
-        (2, SWITCH_BOTH, "192.168.200.0/24", {f"spark{n}": {P0: f"200.{10 + n}", T0: f"201.{10 + n}", P1: f"202.{10 + n}", T1: f"203.{10 + n}"} for n in (1, 2)}),
+        (
+            2,
+            SWITCH_BOTH,
+            "192.168.200.0/24",
+            {f"spark{n}": {P0: f"200.{10 + n}", T0: f"201.{10 + n}", P1: f"202.{10 + n}", T1: f"203.{10 + n}"} for n in (1, 2)},
+        ),
     ],
     ids=["one cable", "crossed", "both cables", "both crossed", "ring of three", "four on a switch", "both ports on a switch"],
 )  # fmt: skip
