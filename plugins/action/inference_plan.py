@@ -14,7 +14,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _command_line, _container, _plan_memory, _planner, _recipe, _screen
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _command_line, _container, _plan_environment, _plan_memory, _planner, _recipe, _screen
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import forks
 
 _COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -49,6 +49,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
             "memory": {"type": "dict"},
             "info": {"type": "dict"},
             "model": {"type": "dict"},
+            "baked": {"type": "dict"},
             "proof": {"type": "dict"},
             "verdict": {"type": "str"},
         },
@@ -209,6 +210,7 @@ class ActionModule(ActionBase):
                 {
                     "node": node.name,
                     "evict": evict,
+                    "baked": _plan_environment.findings(plan, rank),
                     "wanted_free": _plan_memory.wanted_free(plan, rank),
                     "spec_hash": _container.spec_hash(_container.public(request)),
                     "launch": launch_options(request, plan.launch_id, secret),

@@ -99,6 +99,9 @@ options:
       model:
         description: The answer of M(sparkstack.inference.model_manifest_info).
         type: dict
+      baked:
+        description: At the head, the RV(sparkstack.inference.fabric_environment_info#module:image), what the image brings of its own.
+        type: dict
       proof:
         description: The answer of M(sparkstack.inference.inference_proof), at the head.
         type: dict
@@ -264,7 +267,8 @@ plan:
       type: dict
     ranks:
       description:
-        - For each rank C(node), C(spec_hash), and C(launch), the options of M(sparkstack.inference.inference_launch); C(evict), the containers of
+        - For each rank C(node), C(spec_hash), C(baked), the RV(sparkstack.inference.fabric_environment_info#module:findings) of the image's own variables
+          there, and C(launch), the options of M(sparkstack.inference.inference_launch); C(evict), the containers of
           O(evict) that run there, and C(wanted_free), bytes for which page cache must be given back first, or V(0). Only with O(nodes).
       type: list
       elements: dict

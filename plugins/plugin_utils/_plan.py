@@ -30,6 +30,8 @@ class Node:
     """The answer of M(sparkstack.inference.inference_info)."""
     model: t.Mapping[str, t.Any] = field(default_factory=dict)
     """The answer of M(sparkstack.inference.model_manifest_info)."""
+    baked: t.Mapping[str, t.Any] = field(default_factory=dict)
+    """The image's own network variables: RV(image) of M(sparkstack.inference.fabric_environment_info), at the head."""
     proof: t.Mapping[str, t.Any] = field(default_factory=dict)
     """The answer of M(sparkstack.inference.inference_proof), at the head."""
     verdict: str | None = None

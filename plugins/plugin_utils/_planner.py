@@ -18,7 +18,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._options impo
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
 from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import ANY
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _container, _plan_memory
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _container, _plan_environment, _plan_memory
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._plan import Node, Plan, Settings
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._recipe import Recipe
 
@@ -84,6 +84,7 @@ def make(recipe: Recipe, nodes: t.Sequence[Node], settings: Settings) -> Plan:
         plan.away = _actual.seconds_to_ready([node.info for node in plan.nodes], recipe.name)
     plan.launch_id = settings.new_launch_id if plan.action in ("start", "restart") else _launch_id(plan)
     plan.endpoint = f"http://{settings.endpoint_host or plan.nodes[0].name}:{recipe.port}/v1"
+    plan.notes += _plan_environment.notes(plan)
     if settings.listen_address in ANY and not settings.api_key:
         plan.notes.append("the API is open to everybody who reaches the head: tp_launch_api_key or tp_launch_listen_address closes it")
     return plan
