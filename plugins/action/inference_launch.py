@@ -36,6 +36,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "port": {"type": "int"},
     "listen_address": {"type": "str", "default": "0.0.0.0"},
     "arguments": {"type": "dict", "default": {}},
+    "planned": {"type": "list", "elements": "str"},
     "environment": {"type": "dict", "default": {}},
     "api_key": {"type": "str", "no_log": True},
     "gpus": {"type": "bool", "default": True},
@@ -87,6 +88,7 @@ def request_of(args: dict[str, t.Any]) -> _container.Request:
         cap_add=tuple(args["cap_add"]),
         cache_dir=args["cache_dir"],
         api_key_fingerprint=_container.fingerprint(args["api_key"], args["deployment"]),
+        planned=None if args["planned"] is None else tuple(args["planned"]),
     )
 
 

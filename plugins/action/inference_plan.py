@@ -64,7 +64,10 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "api_key": {"type": "str", "no_log": True},
     "restart": {"type": "bool", "default": False},
     "evict": {"type": "list", "elements": "str", "default": []},
+    "memory_setting": {"type": "str", "choices": ["auto", "engine"], "default": "auto"},
+    "memory_check": {"type": "str", "choices": ["refuse", "warn"], "default": "refuse"},
     "restore": {"type": "bool", "default": False},
+    "planned": {"type": "dict"},
     "show": {"type": "bool", "default": True},
 }
 
@@ -92,6 +95,7 @@ def launch_options(request: _container.Request, launch_id: str, secret: t.Collec
         "port": rank.port,
         "listen_address": rank.listen_address,
         "arguments": dict(rank.arguments),
+        "planned": None if request.planned is None else list(request.planned),
         "environment": {key: value for key, value in request.environment.items() if key not in secret},
         "gpus": request.gpus,
         "infiniband": request.infiniband,
@@ -183,6 +187,10 @@ class ActionModule(ActionBase):
             parser=args["parser"],
             parser_problem=args["parser_problem"],
             verify_arguments=args["verify_arguments"],
+            memory_setting=args["memory_setting"],
+            memory_check=args["memory_check"],
+            restore=args["restore"],
+            planned=args["planned"],
         )
         plan = _planner.make(recipe, nodes, settings)
         if plan.problems:
@@ -206,6 +214,7 @@ class ActionModule(ActionBase):
             "endpoint": plan.endpoint,
             "launch_id": plan.launch_id,
             "memory": plan.memory,
+            "planned": plan.planned,
             "ranks": [
                 {
                     "node": node.name,

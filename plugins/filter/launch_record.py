@@ -11,7 +11,7 @@ version_added: 1.0.0
 author: The sparkstack.inference developers (@sparkstack)
 description:
   - Puts together, out of a plan and of what became of it, what M(sparkstack.inference.launch_record) keeps. It tells who started what and why,
-    the phases of each rank, the verdict, and how long it took to serve.
+    the phases of each rank, the verdict, how long it took to serve, and the memory that was planned beside what the engine reports of itself.
   - No secret is in it.
 positional: verdict, answer
 options:

@@ -37,7 +37,7 @@ _MOST_BYTES = 512 * 1024
 _HALF = ".new"
 """Ends the name of a file that is being written."""
 _BRIEF = ("launch_id", "action", "who", "began", "ended", "seconds_to_ready", "answer", "answered", "restored", "verdict")
-_GOOD = ("recipe", "image", "model")
+_GOOD = ("recipe", "image", "model", "planned")
 HARMLESS = ("description", "proof", "timeouts")
 """A recipe's keys that say how a launch is watched, and not what it is."""
 

@@ -68,12 +68,6 @@ def describe(inspection: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
     """One rank's container, out of Docker's inspection."""
     labels = inspection["Config"].get("Labels") or {}
     state = inspection["State"]
-    try:
-        spec = json.loads(labels.get(LABEL + "spec") or "{}")
-    except ValueError:
-        spec = {}
-    # Labels can be written by anybody.
-    spec = spec if isinstance(spec, dict) else {}
     return {
         "name": inspection["Name"].lstrip("/"),
         "id": inspection["Id"],
@@ -86,7 +80,8 @@ def describe(inspection: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
         "listen_address": labels.get(LABEL + "listen_address") or "0.0.0.0",
         "launch_id": labels.get(LABEL + "launch_id"),
         "spec_hash": labels.get(LABEL + "spec_hash"),
-        "spec": spec,
+        "spec": _mapping(labels.get(LABEL + "spec")) or {},
+        "planned": _mapping(labels.get(LABEL + "planned")),
         "image": inspection["Config"].get("Image"),
         "running": bool(state.get("Running")) and not state.get("Restarting"),
         "exit_code": state.get("ExitCode"),
@@ -96,6 +91,15 @@ def describe(inspection: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
         "finished_at": state.get("FinishedAt"),
         "restart_count": inspection.get("RestartCount", 0),
     }
+
+
+def _mapping(text: t.Optional[str]) -> t.Optional[t.Dict[str, t.Any]]:
+    """A label's mapping; None for a label that isn't there or holds something else, since labels can be written by anybody."""
+    try:
+        found = json.loads(text or "null")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _number(text: t.Optional[str]) -> int:

@@ -151,6 +151,10 @@ containers:
     spec:
       description: What it was started with; secrets stand as hashes.
       type: dict
+    planned:
+      description:
+        - Which of its engine's arguments a plan had computed, with their values; empty where it found none that is sure, or V(none) where it was not asked to.
+      type: dict
     image:
       description: The image by the name it was started with.
       type: str
@@ -302,7 +306,8 @@ ledger:
     last:
       description:
         - The last launch in short, or V(none). The keys are C(launch_id), C(action), C(who), C(began), C(ended), C(seconds_to_ready), C(answer),
-          C(answered), C(restored), C(verdict), C(recipe), C(image) and C(model), as they were given to M(sparkstack.inference.launch_record), or V(none).
+          C(answered), C(restored), C(verdict), C(recipe), C(image), C(model) and C(planned), as they were given to
+          M(sparkstack.inference.launch_record), or V(none).
       type: dict
     good:
       description: The last launch that answered a real request, or V(none), likewise.
@@ -337,13 +342,10 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart_files, _ranks
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._engine_search import search
-from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity
+from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import ARCHITECTURES, identity
 from ansible_collections.sparkstack.inference.plugins.module_utils._ledger import Ledger, LedgerError, brief, deployments
 from ansible_collections.sparkstack.inference.plugins.module_utils._scene import docker_started, started
 from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import is_own, listeners
-
-# What uname says, in Docker's words.
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def look_at_docker(api: DockerAPI, params: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:

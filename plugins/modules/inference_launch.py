@@ -105,6 +105,12 @@ options:
       - The engine's options without their dashes. V(true) gives the bare option, V(null) leaves it out.
     type: dict
     default: {}
+  planned:
+    description:
+      - Which of O(arguments) a plan has computed, and no recipe gives. The container's labels keep it for the next plan.
+      - A container is not started anew because this differs.
+    type: list
+    elements: str
   environment:
     description:
       - The container's environment. Values of variables that look like secrets are not shown.

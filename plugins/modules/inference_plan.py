@@ -151,6 +151,21 @@ options:
     type: list
     elements: str
     default: []
+  memory_setting:
+    description:
+      - How the engine is told how much memory to take where the recipe leaves that open.
+      - With V(auto) the plan adds the value that it recommends to the arguments of every rank. While nothing asks for a restart, that is the one that the ranks
+        were started with; at a restart it is kept where it still fits what is measured.
+      - With V(engine) the engine's own default holds.
+    type: str
+    choices: [auto, engine]
+    default: auto
+  memory_check:
+    description:
+      - Whether a launch whose memory lacks beyond doubt is refused, or only told of.
+    type: str
+    choices: [refuse, warn]
+    default: refuse
   restart:
     description:
       - Plan a restart though nothing asks for one.
@@ -161,6 +176,10 @@ options:
       - O(recipe) is that of an earlier launch. Of O(overrides) only the secret variables are taken, which no record holds.
     type: bool
     default: false
+  planned:
+    description:
+      - With O(restore), the RV(plan.planned) of that launch; without, where the recipe leaves the engine's memory open it is left to the engine.
+    type: dict
   show:
     description:
       - Show the plan on the screen.
@@ -264,6 +283,11 @@ plan:
       description:
         - What a launch that is to start needs of each node's memory, what of the cache fits beside it, and how the engine is best told, all by
           estimate. It is empty where nothing is to start. Only with O(nodes).
+      type: dict
+    planned:
+      description:
+        - What is added to the recipe's arguments, by what was measured; empty where no value is sure, V(none) where the recipe or the user has decided.
+          Only with O(nodes).
       type: dict
     ranks:
       description:

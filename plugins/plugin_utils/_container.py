@@ -59,6 +59,8 @@ class Request:
     cap_add: tuple[str, ...] = ()
     cache_dir: str = "/var/cache/sparkstack"
     api_key_fingerprint: str | None = None
+    planned: tuple[str, ...] | None = None
+    """Which of the arguments are not the recipe's but computed; None where nothing was to be computed. No part of the content."""
 
 
 def name(deployment: str, rank: int) -> str:
@@ -168,6 +170,11 @@ def spec_hash(shown: t.Mapping[str, t.Any]) -> str:
     return hashlib.sha256(json.dumps(alike, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def planned(request: Request) -> dict[str, t.Any] | None:
+    """The arguments that were computed, with their values; None where nothing was to be computed."""
+    return None if request.planned is None else {name: request.rank.arguments.get(name) for name in request.planned}
+
+
 def labels(request: Request, launch_id: str) -> dict[str, str]:
     """The labels by which the next run knows the container again."""
     shown = public(request)
@@ -183,6 +190,9 @@ def labels(request: Request, launch_id: str) -> dict[str, str]:
         "spec_hash": spec_hash(shown),
         "spec": json.dumps(shown, sort_keys=True),
     }
+    computed = planned(request)
+    if computed is not None:
+        values["planned"] = json.dumps(computed, sort_keys=True)
     return {LABEL + key: value for key, value in values.items()}
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._ledger import content
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _footprint_compare
 
 Plan = t.Mapping[str, t.Any]
 Record = dict[str, t.Any]
@@ -63,6 +64,8 @@ def record(
             node: [{key: phase.get(key) for key in ("phase", "time", "seconds")} for phase in found.get("timeline") or []]
             for node, found in (verdict.get("nodes") or {}).items()
         },
+        "planned": plan.get("planned"),
+        "memory": _memory(plan, verdict),
         "seconds_to_ready": (round(ended - began, 1) if own else _by_log(verdict)) if answered else None,
         "answer": {key: answer.get(key) for key in ("seconds", "tokens")} if answered else None,
         "answered": answered,
@@ -73,6 +76,15 @@ def record(
     # What another run has begun stays that one's word, and what this one did not see takes nothing of that away.
     others = ("action", "reasons", "differences", "who", "began", "restored", *(() if told else ("ended",)))
     return {key: value for key, value in whole.items() if key not in others and value not in (None, {})}
+
+
+def _memory(plan: Plan, verdict: t.Mapping[str, t.Any]) -> Record | None:
+    """How the engine was told how much memory to take, and the plan of it beside the engine's own report; None where nothing was planned."""
+    memory = plan.get("memory") or {}
+    if not memory.get("nodes"):
+        return None
+    compared = _footprint_compare.compare(memory, _footprint_compare.timelines(verdict.get("nodes") or {}))
+    return {"knob": memory.get("knob"), **{key: found for key, found in compared.items() if key != "lines"}}
 
 
 def _by_log(verdict: t.Mapping[str, t.Any]) -> float | None:

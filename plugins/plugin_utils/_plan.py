@@ -54,6 +54,14 @@ class Settings:
     parser: t.Mapping[str, t.Any] | None = None
     parser_problem: str | None = None
     verify_arguments: bool = True
+    memory_setting: str = "auto"
+    """Where the recipe leaves the engine's memory open: C(auto) (the plan sets it), or C(engine)."""
+    memory_check: str = "refuse"
+    """What lacks memory beyond doubt: C(refuse), or C(warn)."""
+    restore: bool = False
+    """The recipe is that of an earlier launch."""
+    planned: t.Mapping[str, t.Any] | None = None
+    """What the plan had set for that launch; None where the engine's memory was not the plan's to set."""
 
 
 @dataclass
@@ -78,6 +86,8 @@ class Plan:
     """The image is the same on all nodes."""
     endpoint: str = ""
     arguments_checked: str | None = None
+    planned: dict[str, t.Any] | None = None
+    """What is added to the recipe's arguments (:func:`_plan_setting.planned`)."""
     memory: dict[str, t.Any] = field(default_factory=dict)
     """What :func:`_footprint.plan_memory` makes of a launch that is to start."""
     evict: list[list[str]] = field(default_factory=list)

@@ -14,7 +14,10 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._words import
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._footprint import plan_memory
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._memory_return import who
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._plan import Node, Plan
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._plan import Node, Plan, Settings
+
+# Values that differ by less do the same.
+_SAME = 0.005
 
 
 def weights_per_rank(plan: Plan) -> int | None:
@@ -24,10 +27,10 @@ def weights_per_rank(plan: Plan) -> int | None:
     return whole // plan.recipe.tensor_parallel_size if whole else None
 
 
-def check(plan: Plan, evict: t.Collection[str]) -> None:
+def check(plan: Plan, settings: Settings, before: float | None, own: bool) -> None:
     """Add to a plan's problems, notes and assumptions what is to be said of its memory, and to C(memory) and C(evict) what is planned.
 
-    :param evict: names of containers that may be stopped.
+    :param before: what a plan has set for the last start. :param own: where the recipe leaves it open, the engine decides.
     """
     plan.evict = [[] for _node in plan.nodes]
     share = weights_per_rank(plan)
@@ -35,11 +38,52 @@ def check(plan: Plan, evict: t.Collection[str]) -> None:
         plan.assumed.append("the model fits: the size of its weights is not known")
     if plan.action not in ("start", "restart"):
         return
-    name = plan.recipe.name
+    name, evict = plan.recipe.name, settings.evict
     plan.evict = [sorted({holder["name"] for holder in _actual.others(node.info, node.memory, name) if _may_go(holder, evict)}) for node in plan.nodes]
-    if share:
-        _check_weights(plan, share, evict)
-        _estimate(plan, evict)
+    if not share:
+        return
+    plan.memory = estimate(plan, settings, before, own)
+    short, alone = plan.memory["refused"], _weights(plan, share, evict)
+    if settings.memory_check == "refuse":
+        plan.problems += [f"{short.rstrip('.')}; tp_launch_memory_check=warn starts it all the same."] if short else alone
+    elif not short:
+        plan.notes += [sentence.rstrip(".") for sentence in alone]
+    plan.notes += [f"by estimate: {sentence.rstrip('.')}" for sentence in [*plan.memory["problems"], *plan.memory["notes"]]]
+    plan.assumed += [f"memory: {sentence.rstrip('.')}" for sentence in plan.memory["assumed"]]
+
+
+def estimate(plan: Plan, settings: Settings, before: float | None, own: bool) -> dict[str, t.Any]:
+    """What :func:`_footprint.plan_memory` makes of a plan; see :func:`check`."""
+    recipe = plan.recipe
+    return plan_memory(
+        plan.nodes[0].model,
+        recipe.engine.name,
+        recipe.arguments,
+        [(node.name, _facts(plan, node, settings.evict)) for node in plan.nodes],
+        recipe.tensor_parallel_size,
+        environment=recipe.environment,
+        model_bytes=recipe.model_bytes,
+        before=before,
+        own=own,
+    )
+
+
+def _facts(plan: Plan, node: Node, evict: t.Collection[str]) -> dict[str, t.Any]:
+    """A node's memory as it is once the old ranks are gone, and what may be stopped."""
+    if not node.memory:
+        return {}
+    others = [holder for holder in _actual.others(node.info, node.memory, plan.recipe.name) if not _may_go(holder, evict)]
+    facts = {**node.memory, "coming_back_bytes": _going(plan, node, evict)}
+    if node.memory.get("holders") is not None:
+        facts["holders"] = [{**holder, "bytes": holder["held"]} for holder in others]
+    else:
+        own = {container["name"] for container in _actual.owned(node.info, plan.recipe.name)}
+        gone = {*own, *evict}
+        facts["processes"] = [each for each in node.memory.get("processes") or [] if (each.get("container") or {}).get("name") not in gone]
+    total, available = node.memory.get("total_bytes"), node.memory.get("available_bytes")
+    if total and available is not None and any(container["running"] for container in _actual.owned(node.info, plan.recipe.name)):
+        facts["most_available_bytes"] = total - min(sum(holder["held"] for holder in others), total - available)
+    return facts
 
 
 def wanted_free(plan: Plan, rank: int) -> int:
@@ -63,22 +107,36 @@ def lines(plan: Plan) -> list[str]:
 
 
 def _knob(knob: t.Mapping[str, t.Any] | None) -> list[str]:
-    """How the engine is told, and how it is best told."""
+    """How the engine is told how much memory to take, and why; one line."""
     if not knob:
         return []
     option, value, best = knob["option"], knob["value"], knob["recommended"]
-    if not knob["given"]:
-        return [f"{option}: {best} is recommended, and the recipe leaves it to the engine"]
-    # A share of the memory and a size can't be compared.
-    return [f"{option} is {value}, as the recipe says; {best} is recommended" if value <= 1 else f"{option} is {size(value)}, as the recipe says"]
+    if knob["by"] == "plan":
+        gone = f", since {knob['before']} of its last start fits no more" if knob["before"] is not None else ""
+        return [f"{option} is set to {value} by what {knob['node']} has{gone}: {knob['why']}"]
+    if knob["by"] == "kept":
+        return [f"{option} stays {value}, which was computed for its last start" + (f"; now it would be {best}" if best != value else "")]
+    if knob["by"] == "engine":
+        return [f"{option} is left to the engine" + (f"; {best} is recommended: {knob['recommended_why']}" if 0 < best < 1 else "")]
+    if value > 1:
+        return [f"{option} is {size(value)}, as the recipe says; {size(knob['recommended_pool_bytes'])} are estimated to fit"]
+    if abs(value - best) < _SAME or option != knob["recommended_option"]:
+        return [f"{option} is {value}, as the recipe says; {best} is recommended"]
+    # What the difference is about.
+    now, then = size(knob["pool_bytes"]), size(knob["recommended_pool_bytes"])
+    if knob["concurrency"] is None:
+        return [f"{option} is {value}, as the recipe says; {best} is recommended: {then} of cache, not {now}"]
+    few, many = knob["concurrency"], knob["recommended_concurrency"]
+    return [f"{option} is {value}, as the recipe says; {best} is recommended: {then} of cache for {many} requests, not {now} for {few}"]
 
 
 def _may_go(holder: t.Mapping[str, t.Any], evict: t.Collection[str]) -> bool:
     return bool(holder["kind"] == "container" and holder["name"] in evict)
 
 
-def _check_weights(plan: Plan, share: int, evict: t.Collection[str]) -> None:
-    """Refuse what can't be, whatever an engine does with the rest."""
+def _weights(plan: Plan, share: int, evict: t.Collection[str]) -> list[str]:
+    """Sentences on what can't be, whatever an engine does with the rest."""
+    found: list[str] = []
     if not plan.nodes[0].model.get("weight_bytes"):
         plan.assumed.append(f"the weights are {size(plan.recipe.model_bytes)}, as the recipe says")
     for node in plan.nodes:
@@ -87,7 +145,7 @@ def _check_weights(plan: Plan, share: int, evict: t.Collection[str]) -> None:
         if not total or available is None:
             plan.assumed.append(f"{node.name} has memory for {size(share)} of weights: it was not measured")
         elif share > total:
-            plan.problems.append(
+            found.append(
                 f"{node.name} has {size(total)} of memory, but its rank needs {size(share)} for the weights alone: take more nodes or a smaller model."
             )
         elif _actual.owned(node.info, plan.recipe.name):
@@ -95,13 +153,14 @@ def _check_weights(plan: Plan, share: int, evict: t.Collection[str]) -> None:
             # Pages that processes share are counted for each of them: together they hold no more than is missing.
             held = min(sum(holder["held"] for holder in others), total - available)
             if share > total - held:
-                plan.problems.append(
+                found.append(
                     f"Others hold {size(held)} of the {size(total)} of {node.name}, but its rank needs {size(share)} for the weights alone: {_remedy(others)}."
                 )
         elif share > available + _going(plan, node, evict):
-            plan.problems.append(
+            found.append(
                 f"{node.name} has {size(available)} of {size(total)} available, but its rank needs {size(share)} for the weights alone: {_remedy(others)}."
             )
+    return found
 
 
 def _remedy(others: t.Sequence[t.Mapping[str, t.Any]]) -> str:
@@ -119,20 +178,3 @@ def _going(plan: Plan, node: Node, evict: t.Collection[str]) -> int:
     own = {container["name"] for container in _actual.owned(node.info, plan.recipe.name)}
     mine = [holder for holder in _actual.others(node.info, node.memory, "") if holder["kind"] == "container" and holder["name"] in own]
     return sum(holder["held"] for holder in [*going, *mine])
-
-
-def _estimate(plan: Plan, evict: t.Collection[str]) -> None:
-    """How much the launch needs beside the weights, and how the engine is best told: for people to see, since it is estimated."""
-    nodes = [(node.name, {**node.memory, "coming_back_bytes": _going(plan, node, evict)} if node.memory else {}) for node in plan.nodes]
-    recipe = plan.recipe
-    plan.memory = plan_memory(
-        plan.nodes[0].model,
-        recipe.engine.name,
-        recipe.arguments,
-        nodes,
-        recipe.tensor_parallel_size,
-        environment=recipe.environment,
-        model_bytes=recipe.model_bytes,
-    )
-    plan.notes += [f"by estimate: {sentence.rstrip('.')}" for sentence in [*plan.memory["problems"], *plan.memory["notes"]]]
-    plan.assumed += [f"memory: {sentence.rstrip('.')}" for sentence in plan.memory["assumed"]]

@@ -18,7 +18,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._options impo
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
 from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import ANY
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _container, _plan_environment, _plan_memory
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _container, _plan_environment, _plan_memory, _plan_setting
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._plan import Node, Plan, Settings
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._recipe import Recipe
 
@@ -71,10 +71,13 @@ def make(recipe: Recipe, nodes: t.Sequence[Node], settings: Settings) -> Plan:
     _check_nodes(plan, settings)
     if plan.problems:
         return plan
+    plan.planned = _plan_setting.planned(plan, settings)
     plan.requests = [_request(plan, settings, rank) for rank in range(len(plan.nodes))]
     _check_arguments(plan, settings)
     _decide(plan, settings)
-    _plan_memory.check(plan, settings.evict)
+    if plan.planned is not None and plan.action in ("start", "restart"):
+        _plan_anew(plan, settings)
+    _plan_memory.check(plan, settings, *_plan_setting.terms(plan, settings))
     _check_ports(plan)
     if plan.action == "none":
         plan.unrecorded = any(not _actual.recorded(node.info, recipe.name, _launch_id(plan)) for node in plan.nodes)
@@ -147,7 +150,7 @@ def _request(plan: Plan, settings: Settings, rank: int) -> _container.Request:
             rendezvous_port=recipe.rendezvous_port,
             port=recipe.port,
             listen_address=settings.listen_address,
-            arguments=recipe.arguments,
+            arguments={**recipe.arguments, **(plan.planned or {})},
             with_api_key=bool(settings.api_key),
         ),
         model_mount=node.model.get("mount") or recipe.model_path,
@@ -160,6 +163,7 @@ def _request(plan: Plan, settings: Settings, rank: int) -> _container.Request:
         cap_add=recipe.cap_add,
         cache_dir=settings.cache_dir,
         api_key_fingerprint=_container.fingerprint(settings.api_key, recipe.name),
+        planned=None if plan.planned is None else tuple(plan.planned),
     )
 
 
@@ -188,12 +192,11 @@ def _launch_id(plan: Plan) -> str:
 
 def _decide(plan: Plan, settings: Settings) -> None:
     """A deployment is healthy only if every rank runs, of one launch and as wanted, and the head answers a request."""
-    name, head = plan.recipe.name, plan.nodes[0]
+    head = plan.nodes[0]
     if not any(_actual.owned(node.info, plan.recipe.name) for node in plan.nodes):
         plan.action, plan.reasons = "start", ["it runs on no node"]
         return
-    wanted = [(node.name, node.info, _container.name(name, rank), _container.public(plan.requests[rank])) for rank, node in enumerate(plan.nodes)]
-    plan.reasons, plan.differences = _actual.compare(wanted, name, bool(head.proof.get("answered")))
+    plan.reasons, plan.differences = _compared(plan)
     if settings.restart:
         plan.reasons.append("a restart was asked for")
     if not plan.reasons and not head.proof.get("answered"):
@@ -204,6 +207,22 @@ def _decide(plan: Plan, settings: Settings) -> None:
     plan.action = "restart" if plan.reasons else "none"
     if not plan.reasons:
         plan.reasons = ["all ranks run as wanted and the head answered a request"]
+
+
+def _compared(plan: Plan) -> tuple[list[str], list[str]]:
+    name = plan.recipe.name
+    wanted = [(node.name, node.info, _container.name(name, rank), _container.public(plan.requests[rank])) for rank, node in enumerate(plan.nodes)]
+    return _actual.compare(wanted, name, bool(plan.nodes[0].proof.get("answered")))
+
+
+def _plan_anew(plan: Plan, settings: Settings) -> None:
+    """Since the ranks start in any case, what the last start had from a plan is looked at again. It is no reason for the start, but a change."""
+    found = _plan_setting.compute(plan, settings)
+    if found != plan.planned:
+        plan.planned = found
+        plan.requests = [_request(plan, settings, rank) for rank in range(len(plan.nodes))]
+        if plan.action == "restart":
+            plan.differences = _compared(plan)[1]
 
 
 def _check_ports(plan: Plan) -> None:

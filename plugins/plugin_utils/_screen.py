@@ -92,8 +92,9 @@ def _image(plan: Plan) -> str:
 
 def _arguments(plan: Plan) -> str:
     count = len(plan.recipe.arguments)
+    computed = "".join(f"{option} {value} by the plan, " for option, value in (plan.planned or {}).items())
     by = f"checked by the parser of {plan.arguments_checked}" if plan.arguments_checked else "not checked (assumed)"
-    return f"{count} in the recipe, {by}"
+    return f"{count} in the recipe, {computed}{by}"
 
 
 def _table(header: t.Sequence[str], rows: t.Sequence[t.Sequence[str]]) -> list[str]:

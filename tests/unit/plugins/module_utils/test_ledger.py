@@ -235,7 +235,8 @@ def test_in_short(ledger: Ledger) -> None:
     ledger.write(record(1, recipe={"name": "qwen"}, image={"id": "sha256:a"}, model={"path": "/m"}, ranks=[1], answered=True), good=True)
     ledger.write(record(2, verdict={"verdict": "failed"}, timelines={"spark1": []}))
     found = brief(ledger.read())
-    keys = {"launch_id", "action", "who", "began", "ended", "seconds_to_ready", "answer", "answered", "restored", "verdict", "recipe", "image", "model"}
+    keys = {"launch_id", "action", "who", "began", "ended", "seconds_to_ready", "answer", "answered", "restored", "verdict"}
+    keys |= {"recipe", "image", "model", "planned"}
     assert set(found["last"]) == set(found["good"]) == keys and found["previous"] is None
     assert found["last"]["verdict"] == {"verdict": "failed"} and found["last"]["answered"] is None
     assert found["good"]["recipe"] == {"name": "qwen"} and found["last"]["recipe"] is None

@@ -10,6 +10,7 @@ import typing as t
 import pytest
 import real_logs
 
+from ansible_collections.sparkstack.inference.plugins.filter.memory_comparison import memory_comparison
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _footprint_compare as subject
 
 GIB = 1024**3
@@ -58,7 +59,13 @@ def test_what_is_not_known_is_not_compared() -> None:
     found = subject.compare(plan(0, 2097152), {"spark1": phases("vllm-cpu/ready"), "spark2": phases("vllm-cpu/ready", "worker.log")})
     assert (found["weights_error_share"], found["tokens_error_share"]) == (None, 0.0)
     assert [(node["weights"], bool(node["tokens"])) for node in found["nodes"]] == [(None, True), (None, False)]
-    assert subject.compare(plan(3.7, None), {}) == {"nodes": [], "weights_error_share": None, "tokens_error_share": None, "lines": []}
+    assert subject.compare(plan(3.7, None), {}) == {
+        "nodes": [],
+        "weights_error_share": None,
+        "cache_error_share": None,
+        "tokens_error_share": None,
+        "lines": [],
+    }
     assert subject.compare({"nodes": []}, {"spark1": phases("vllm-cpu/ready")})["nodes"] == []
 
 
@@ -76,3 +83,45 @@ def test_the_engine_s_own_word_counts_more_than_the_last_pool_of_a_worker() -> N
     head = [{"phase": "kv_cache", "values": {"tokens": 800}}, {"phase": "engine_ready", "values": {"tokens": 1000}}]
     worker = [{"phase": "kv_cache", "values": {"tokens": 800}}]
     assert subject.compare(plan(1, 1000), {"spark1": head, "spark2": worker})["tokens_error_share"] == 0.0
+
+
+def test_keys_and_values_are_told_in_bytes() -> None:
+    """ "K size: .., V size: .." of SGLang are those of the tokens; vLLM tells all that its cache has."""
+    found = subject.reported(phases("sglang-gpu/ready-qwen35-moe"))
+    assert (found["cache_bytes"], found["pool_bytes"]) == (pytest.approx(found["cache_tokens"] * 2048, rel=0.001), None)
+    sglang = subject.compare(plan(4.2, 33_000_000, cache_token_bytes=[2048] * 2), {"spark1": phases("sglang-gpu/ready-qwen35-moe")})
+    assert sglang["nodes"][0]["cache"]["planned"] == 33_000_000 * 2048 and sglang["cache_error_share"] < 0.01
+    assert subject.reported(phases("vllm-cpu/ready"))["pool_bytes"] == GIB
+    vllm = subject.compare({"nodes": [{"node": "spark1", "pool_bytes": 2 * GIB, "ranks": 2}], "weights_bytes": [0]}, {"spark1": phases("vllm-cpu/ready")})
+    assert vllm["cache_error_share"] == 0.0
+    gpu = [{"phase": "kv_cache", "values": {"available_gib": 39.5}}]
+    assert subject.reported(gpu)["pool_bytes"] == round(39.5 * GIB)
+
+
+def test_the_pool_of_the_layers_with_a_window_is_not_taken_for_all_of_it() -> None:
+    head = [{"phase": "kv_cache", "values": {"tokens": 800, "k_gb": 1.0, "v_gb": 1.0}}, {"phase": "engine_ready", "values": {"tokens": 1000}}]
+    assert subject.compare(plan(1, 1000, cache_token_bytes=[4096] * 2), {"spark1": head})["nodes"][0]["cache"] is None
+
+
+def test_the_table_has_a_line_for_all_that_the_engine_tells() -> None:
+    case = "sglang-gpu/ready-cold"
+    nodes = {"spark1": {"timeline": phases(case)}, "spark2": {"timeline": phases(case, "worker.log")}, "spark3": {}}
+    found = subject.compare(plan(3.7, 31_000_000, cache_token_bytes=[4096] * 2), subject.timelines(nodes))
+    lines = subject.table(found)
+    assert lines[0] == "memory           planned    engine says  plan is off by"
+    assert lines[1] == "spark1  weights  3.7 GiB    3.7 GiB      +0.5 %"
+    assert lines[3] == "spark1  tokens   31000000   31888648     -2.8 %"
+    assert [line.split()[:2] for line in lines[1:]] == [[f"spark{rank}", what] for rank in (1, 2) for what in ("weights", "cache", "tokens")]
+
+
+@pytest.mark.parametrize(
+    ("memory", "nodes"),
+    [({}, {}), ({"nodes": []}, {"spark1": {"timeline": []}}), ({"nodes": [{"node": "spark1"}], "weights_bytes": [5]}, {"spark1": {"timeline": [], "rank": 0}})],
+)
+def test_there_is_no_table_where_the_engine_tells_nothing(memory: dict[str, t.Any], nodes: dict[str, t.Any]) -> None:
+    assert memory_comparison(memory, nodes) == []
+
+
+def test_the_filter_wants_a_plan_and_nodes() -> None:
+    with pytest.raises(Exception, match="give the memory of a plan"):
+        memory_comparison([], {})

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 
 import pytest
 import real_memory
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._memory import GIB
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _footprint_needs
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._footprint_compare import reported
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._footprint_needs import ALONE, COMMUNICATION, CONTEXT, PROCESSES
 
@@ -41,3 +43,18 @@ def test_what_a_rank_takes_beside_is_near_the_plan(folder: pathlib.Path) -> None
     for report in real_memory.reports(folder).values():
         before = real_memory.free_before(folder) - reported(report)["free_bytes"]
         assert abs(before - CONTEXT - (COMMUNICATION if ranks > 1 else ALONE)) < 0.6 * GIB
+
+
+@pytest.mark.parametrize("folder", real_memory.CASES, ids=lambda folder: folder.name)
+def test_no_run_was_planned_higher_than_is_allowed_for_before_a_launch_is_refused(folder: pathlib.Path) -> None:
+    found = real_memory.compared(folder)
+    assert found["weights_error_share"] < _footprint_needs.WEIGHTS_ERROR
+    assert max(found["tokens_error_share"], found["cache_error_share"] or 0.0) < _footprint_needs.CACHE_ERROR
+    ranks, taken = real_memory.main_memory(folder)
+    on_gpu = max(json.loads((folder / "facts.json").read_text())["most_used_bytes"])
+    row = real_memory.plan(folder)["nodes"][0]
+    fixed = sum(need["bytes"] for need in row["needs"] if need["what"] not in ("weights", "cache", "system")) / row["ranks"]
+    # A GB10 holds both in one memory.
+    weights = found["nodes"][0]["weights"]["reported"]
+    real = on_gpu - weights - row["pool_bytes"] / row["ranks"] + taken / ranks
+    assert fixed + PROCESSES - real < _footprint_needs.FIXED_ERROR * (fixed + PROCESSES)

@@ -54,6 +54,20 @@ def test_a_launch_that_came_to_nothing(verdict: dict[str, t.Any], answer: dict[s
     assert (record["verdict"]["verdict"], record["verdict"]["summary"]) == ("failed", wanted)
 
 
+def test_the_planned_memory_is_kept_beside_the_engine_s_report() -> None:
+    memory = {"nodes": [{"node": "spark1"}], "weights_bytes": [1 << 30], "tokens_that_fit": None, "knob": {"option": "mem-fraction-static", "value": 0.8}}
+    timeline = [{"phase": "load_weights", "time": 5.0, "seconds": 2.0, "values": {"used_gb": 1.0}}]
+    plan = {**PLAN, "memory": memory, "planned": {"mem-fraction-static": 0.8}}
+    record = _history.record(plan, {**READY, "nodes": {"spark1": {"timeline": timeline}}}, ANSWER, (100.0, 195.25), WHO)
+    assert (record["planned"], record["memory"]["knob"]["value"]) == ({"mem-fraction-static": 0.8}, 0.8)
+    assert record["memory"]["nodes"][0]["weights"] == {"planned": 1 << 30, "reported": 1 << 30, "difference": 0, "error_share": 0.0}
+    assert json.loads(json.dumps(record)) == record
+    # Where the recipe or the user has decided, and nothing was planned.
+    assert [_history.record(PLAN, READY, ANSWER, (100.0, 195.25), WHO)[key] for key in ("planned", "memory")] == [None, None]
+    kept = _history.record({**plan, "action": "none", "memory": {}, "planned": {}}, {}, ANSWER, (900.0, 901.0), WHO)
+    assert {"planned", "memory"} & set(kept) == set()
+
+
 def test_of_a_launch_that_was_only_watched_its_log_tells_how_long_it_took() -> None:
     phases = [{"phase": "parse_args", "time": 10.0, "seconds": 80.0}, {"phase": "ready", "time": 90.5, "seconds": None}]
     verdict = {**READY, "nodes": {"spark1": {"rank": 0, "timeline": phases}, "spark2": {"rank": 1, "timeline": phases[:1]}}}

@@ -29,6 +29,7 @@ PARSER = {
     "version": "0.32.0",
     "options": [
         {"flags": ["--max-model-len"], "nargs": None, "type": "int", "choices": None},
+        {"flags": ["--gpu-memory-utilization"], "nargs": None, "type": "float", "choices": None},
         {"flags": ["--enforce-eager", "--no-enforce-eager"], "nargs": 0, "type": None, "choices": None},
     ],
 }
@@ -95,6 +96,7 @@ def running(plan: _planner.Plan, rank: int, **changes: t.Any) -> dict[str, t.Any
         "started_at": "2026-11-29T10:00:00.5Z",
         "spec": _container.public(request),
         "spec_hash": _container.spec_hash(_container.public(request)),
+        "planned": _container.planned(request),
         **changes,
     }
 
@@ -334,7 +336,8 @@ def test_the_screen_shows_all_that_matters() -> None:
         "1     spark2  192.168.200.12  enp1s0f0np0  rocep1s0f0   110.0 GiB of 121.0 GiB  ended (137)",
         "/srv/models/tiny: 20.0 GiB of weights, 10.0 GiB a rank",
         "vllm:1: 2.0 GiB on spark1, goes to spark2",
-        "2 in the recipe, checked by the parser of vLLM 0.32.0",
+        "2 in the recipe, gpu-memory-utilization 0.8",
+        " by the plan, checked by the parser of vLLM 0.32.0",
         "action     stop all ranks, then start all ranks, workers first",
         "because    rank 1 on spark2 has ended (exit code 137)",
     ):
@@ -409,23 +412,6 @@ def test_the_screen_tells_what_the_tightest_node_needs() -> None:
     assert [line for line in lines if line.startswith("in all")][0].endswith("of 90.0 GiB that can be had")
     screen = _screen.screen(plan)
     assert any(line.startswith("  memory     what spark2 needs") for line in screen)
-
-
-@pytest.mark.parametrize(
-    ("knob", "line"),
-    [
-        (
-            {"option": "mem-fraction-static", "value": 0.8, "given": True, "recommended": 0.81},
-            "mem-fraction-static is 0.8, as the recipe says; 0.81 is recommended",
-        ),
-        ({"option": "kv-cache-memory-bytes", "value": 1073741824.0, "given": True, "recommended": 0.5}, "kv-cache-memory-bytes is 1.0 GiB, as the recipe says"),
-        ({"option": "u", "value": 0.7, "given": False, "recommended": 0.7}, "u: 0.7 is recommended, and the recipe leaves it to the engine"),
-    ],
-)
-def test_how_the_engine_is_best_told(knob: dict[str, t.Any], line: str) -> None:
-    plan = make([node(1), node(2)])
-    plan.memory["knob"] = knob
-    assert _plan_memory.lines(plan)[-1] == line
 
 
 def test_shared_pages_stop_no_restart() -> None:
