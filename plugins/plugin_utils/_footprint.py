@@ -17,7 +17,13 @@ from dataclasses import dataclass, field
 from ansible_collections.sparkstack.inference.plugins.module_utils import _engines
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._memory import Cache, Capacity, Memory, Room, Shape, Wish
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import size
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _footprint_cache, _footprint_needs, _footprint_remedies, _footprint_wish
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import (
+    _footprint_cache,
+    _footprint_knob,
+    _footprint_needs,
+    _footprint_remedies,
+    _footprint_wish,
+)
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._footprint_needs import Node
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._footprint_weights import Weights, positions, text_config, weights
 
@@ -42,6 +48,8 @@ class Footprint:
     least: int
     """Tokens that must fit for the engine to be of use."""
     given: tuple[str, float] | None = None
+    certain: bool = True
+    """The model's shape is known, and nothing in the recipe is passed over."""
     assumed: list[str] = field(default_factory=list)
 
     def stage(self, at: int) -> int:
@@ -147,6 +155,8 @@ def plan_memory(
     pipeline_parallel_size: int = 1,
     environment: t.Mapping[str, t.Any] | None = None,
     model_bytes: int | None = None,
+    before: float | None = None,
+    own: bool = False,
 ) -> dict[str, t.Any]:
     """Plan a launch's memory.
 
@@ -155,17 +165,28 @@ def plan_memory(
     :param engine: its name. :param arguments: the recipe's, option without dashes to value; what they set is honoured.
     :param nodes: (name, its C(gpu_memory) facts, or {}) in rank order.
     :param environment: the recipe's variables. :param model_bytes: bytes of weights, for a model that is not there yet.
+    :param before: what a plan has set for the last start, which is kept where it still fits.
+    :param own: where the recipe leaves it open, the engine's memory is left to its own default.
     :returns: C(nodes), a list of C(node), C(needs) (list of C(what), C(bytes), C(why)), C(total_bytes) (of the needs),
-        C(available_bytes), C(memory_bytes), C(spare_bytes), C(fits), C(pool_bytes) (what the cache gets), C(reclaim_bytes) (page cache that
-        must go first); numbers are None where nothing was measured. C(fits); C(context_length); C(context_length_that_fits);
-        C(concurrency_that_fits) (requests of that length); C(tokens_that_fit); C(knob) (C(option), C(value), C(given), C(recommended),
-        C(why), C(node) that decides) or None; C(weights_bytes), C(draft_bytes) of them, and C(cache_token_bytes), a rank;
-        C(problems), C(notes) and C(assumed): sentences.
+        C(available_bytes), C(memory_bytes), C(spare_bytes), C(fits), C(short) (it does not fit even where the plan errs as far as it ever
+        did), C(ranks) there, C(pool_bytes) (what the cache gets), C(reclaim_bytes) (page cache that must go first); numbers are None where
+        nothing was measured. C(fits); C(context_length); C(context_length_that_fits); C(concurrency_that_fits) (requests of that length);
+        C(tokens_that_fit); C(knob) (see :meth:`_footprint_knob.Choice.told`) or None; C(weights_bytes), C(draft_bytes) of them, and
+        C(cache_token_bytes), a rank;
+        C(problems), C(notes) and C(assumed): sentences; C(refused), that of the C(problems) which is sure in spite of all errors, or None.
     :raises ValueError: for an engine that is not known.
     """
     memory = _engines.get(engine).memory
     if memory is None:
-        return {"nodes": [], "fits": None, "knob": None, "problems": [], "notes": [], "assumed": [f"all fits: how {engine} reckons is not known"]}
+        return {
+            "nodes": [],
+            "fits": None,
+            "knob": None,
+            "problems": [],
+            "refused": None,
+            "notes": [],
+            "assumed": [f"all fits: how {engine} reckons is not known"],
+        }
     footprint = _footprint(model, memory, arguments, nodes, tensor_parallel_size, pipeline_parallel_size, environment or {}, model_bytes)
     measured = [at for at, node in enumerate(footprint.nodes) if node.total]
     rows = [_row(footprint, at) for at in range(len(footprint.nodes))]
@@ -183,6 +204,7 @@ def plan_memory(
         "draft_bytes": footprint.weights.draft if footprint.wish.speculative and not footprint.wish.draft_model else 0,
         "cache_token_bytes": [round(footprint.cache(at).token + footprint.cache(at).window_token) for at in range(len(rows))],
         "problems": [],
+        "refused": None,
         "notes": [],
         "assumed": footprint.assumed,
     }
@@ -190,7 +212,7 @@ def plan_memory(
         footprint.assumed.append("the model fits: the size of its weights is not known")
         return result
     if measured:
-        _size(footprint, measured, result)
+        _size(footprint, measured, before, own, result)
     return result
 
 
@@ -225,19 +247,20 @@ def _footprint(
     longest = text.get("max_position_embeddings") or 0
     wanted = wish.context or longest or SHORT
     assumed = [*split.assumed, *kept.assumed, *_footprint_wish.unreckoned(arguments)]
+    certain = not assumed
     assumed += [f"{ground.name} has room for all of it: its memory was not measured" for ground in grounds if not ground.total]
     if not wish.context and not longest and kept.known:
         assumed.append(f"requests of {SHORT} tokens: neither the recipe nor the model says how long they may be")
     least = wanted if wish.context or memory.whole_context else min(wanted, SHORT)
     given = _footprint_wish.knob(arguments, environment, memory)
-    return Footprint(model, memory, tensor_parallel, wish, grounds, shape, split, kept, wanted, least, given, assumed)
+    return Footprint(model, memory, tensor_parallel, wish, grounds, shape, split, kept, wanted, least, given, certain, assumed)
 
 
 def _row(footprint: Footprint, at: int) -> dict[str, t.Any]:
     node, needs = footprint.nodes[at], footprint.needs(at)
     total = sum(need["bytes"] for need in needs)
     row = {"node": node.name, "needs": needs, "total_bytes": total, "memory_bytes": node.total, "available_bytes": None, "spare_bytes": None, "fits": None}
-    row.update({"pool_bytes": None, "reclaim_bytes": None})
+    row.update({"ranks": node.ranks, "pool_bytes": None, "reclaim_bytes": None, "short": False})
     if node.total:
         available = (node.available or 0) * node.ranks // node.parts
         spare = available - total
@@ -248,43 +271,30 @@ def _row(footprint: Footprint, at: int) -> dict[str, t.Any]:
             + footprint.weights.largest * node.ranks
         )
         spare = min(spare, available - peak)
-        row.update(available_bytes=available, spare_bytes=spare, fits=spare >= 0)
+        # Whoever takes what is left to the system may come through; below that, and below what the plan may err by, nobody does.
+        most = (node.most or 0) * node.ranks // node.parts
+        sure = most < total - footprint.system(at) - _footprint_needs.error(needs)
+        row.update(available_bytes=available, spare_bytes=spare, fits=spare >= 0, short=sure)
         if node.shared and node.free is not None:
             row["reclaim_bytes"] = max(0, total - node.free)
     return row
 
 
-def _size(footprint: Footprint, measured: t.Sequence[int], result: dict[str, t.Any]) -> None:
-    """What the cache gets, by the recipe's own setting or by a recommended one, and what that holds."""
-    memory, rooms = footprint.memory, [footprint.room(at) for at in measured]
-    estimated = [footprint.beside(at) for at in measured]
-    least = [own + footprint.system(at) for own, at in zip(estimated, measured, strict=True)]
-    usual = memory.set_aside(footprint.wish, footprint.shape)
-    roomy = [max(own, usual) + footprint.system(at) for own, at in zip(estimated, measured, strict=True)]
-    option = memory.knobs[-1]
-    recommended, why = memory.value(rooms, roomy), f"leaves {size(max(roomy))} beside weights and cache: graphs, activations, the system"
-    pools = memory.pool(option, recommended, rooms)
-    if any(footprint.capacity(at, pool).context < footprint.least for at, pool in zip(measured, pools, strict=True)):
-        recommended, why = memory.value(rooms, least), f"leaves {size(max(least))} beside weights and cache, the least that is estimated to do"
-        pools = memory.pool(option, recommended, rooms)
-    decides = min(range(len(rooms)), key=lambda index: (rooms[index].free - rooms[index].weights, rooms[index].free))
-    knob = {"option": option, "value": recommended, "given": False, "recommended": recommended, "why": why, "node": footprint.nodes[measured[decides]].name}
-    if footprint.given:
-        option, value = footprint.given
-        pools = memory.pool(option, value, rooms)
-        knob.update(option=option, value=value, given=True, why="the recipe says so")
-    result["knob"] = knob
-    found = [footprint.capacity(at, max(pool, 0)) for at, pool in zip(measured, pools, strict=True)]
-    for at, pool in zip(measured, pools, strict=True):
-        result["nodes"][at]["pool_bytes"] = max(pool, 0) * footprint.nodes[at].ranks
+def _size(footprint: Footprint, measured: t.Sequence[int], before: float | None, own: bool, result: dict[str, t.Any]) -> None:
+    """What the cache gets, by the recipe's own setting or by the plan's, and what that holds."""
+    rooms = [footprint.room(at) for at in measured]
     result["fits"] = all(result["nodes"][at]["fits"] for at in measured) or None
     if any(result["nodes"][at]["fits"] is False for at in measured):
         result["fits"] = False
     elif len(measured) < len(footprint.nodes):
         result["fits"] = None
+    choice = _footprint_knob.choose(footprint, measured, rooms, before, own)
+    result["knob"] = choice.told()
+    found = [footprint.capacity(at, max(pool, 0)) for at, pool in zip(measured, choice.pools, strict=True)]
+    for at, pool in zip(measured, choice.pools, strict=True):
+        result["nodes"][at]["pool_bytes"] = max(pool, 0) * footprint.nodes[at].ranks
     if footprint.caches.known:
         result["tokens_that_fit"] = min(each.tokens for each in found)
         result["context_length_that_fits"] = min(each.context for each in found)
         result["concurrency_that_fits"] = int(min(each.concurrency for each in found))
-    left = [room.free - room.weights - pool for room, pool in zip(rooms, pools, strict=True)]
-    _footprint_remedies.judge(footprint, measured, rooms, pools, left, result)
+    _footprint_remedies.judge(footprint, measured, rooms, choice, result)

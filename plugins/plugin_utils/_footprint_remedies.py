@@ -12,6 +12,8 @@ import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._memory import Room
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import size
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _footprint_needs
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._footprint_knob import Choice
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._footprint_weights import text_config, weights
 
 if t.TYPE_CHECKING:
@@ -24,63 +26,61 @@ SHORTEST = 4096
 _LEAST = 256 << 20
 
 
-def judge(
-    footprint: Footprint,
-    measured: t.Sequence[int],
-    rooms: t.Sequence[Room],
-    pools: t.Sequence[int],
-    left: t.Sequence[int],
-    result: dict[str, t.Any],
-) -> None:
-    """Add C(problems) and C(notes) to a result.
+def judge(footprint: Footprint, measured: t.Sequence[int], rooms: t.Sequence[Room], choice: Choice, result: dict[str, t.Any]) -> None:
+    """Add C(problems), C(refused) and C(notes) to a result.
 
-    :param measured: the places of the nodes that were measured; rooms, pools and left (bytes beside weights and cache) go by them.
+    :param measured: the places of the nodes that were measured; rooms and the choice's pools go by them.
     """
-    short = [at for at in measured if result["nodes"][at]["fits"] is False]
+    short = sorted((at for at in measured if result["nodes"][at]["fits"] is False), key=lambda at: result["nodes"][at]["spare_bytes"])
     for at in short:
         row = result["nodes"][at]
         largest = sorted(row["needs"], key=lambda need: -need["bytes"])[:2]
         of = " and ".join(f"{need['what']} {size(need['bytes'])}" for need in largest)
-        result["problems"].append(
+        sentence = (
             f"{row['node']} lacks {size(-row['spare_bytes'])}: its part of the model needs {size(row['total_bytes'])} ({of} among it) of the "
             f"{size(row['available_bytes'])} that are available: {_either(remedies(footprint, at, -row['spare_bytes']))}."
         )
-    if footprint.given and not short:
-        _judge_given(footprint, measured, rooms, pools, left, result)
+        _add(footprint, at, sentence, row["short"], result)
+    if choice.by in ("recipe", "engine") and not short:
+        _judge_value(footprint, measured, rooms, choice, result)
     fits, wanted = result["context_length_that_fits"], footprint.wanted
     if not result["problems"] and fits is not None and fits < wanted:
         result["notes"].append(f"requests of at most {fits} tokens fit, where {wanted} are allowed")
 
 
-def _judge_given(
-    footprint: Footprint,
-    measured: t.Sequence[int],
-    rooms: t.Sequence[Room],
-    pools: t.Sequence[int],
-    left: t.Sequence[int],
-    result: dict[str, t.Any],
-) -> None:
-    """What the recipe's own setting leads to, where the model itself fits."""
-    knob = result["knob"]
-    option, value, recommended = knob["option"], knob["value"], knob["recommended"]
-    advice = f"set {footprint.memory.knobs[-1]} to {recommended:g}" if recommended > 0 else "free memory first"
+def _add(footprint: Footprint, at: int, sentence: str, sure: bool, result: dict[str, t.Any]) -> None:
+    """A problem; the first that is sure is what a launch is refused for. An engine without a GPU reckons otherwise than is known here."""
+    result["problems"].append(sentence)
+    if sure and footprint.certain and footprint.nodes[at].gpus:
+        result["refused"] = result["refused"] or sentence
+
+
+def _judge_value(footprint: Footprint, measured: t.Sequence[int], rooms: t.Sequence[Room], choice: Choice, result: dict[str, t.Any]) -> None:
+    """What the recipe's own setting leads to, or the engine's default, where the model itself fits."""
+    option, value, recommended = choice.option, choice.value, choice.recommended
+    advice = f"set {choice.recommended_option} to {recommended:g}" if recommended > 0 else "free memory first"
     told = f"{option} {value:g}" if value <= 1 else f"{option} {size(value)}"
-    for at, room, pool, rest in zip(measured, rooms, pools, left, strict=True):
-        name, system = footprint.nodes[at].name, footprint.system(at)
-        needed = room.graphs + room.activations
+    told = told if choice.by == "recipe" else f"the engine's own {told}"
+    for at, room, pool in zip(measured, rooms, choice.pools, strict=True):
+        node, system, rest = footprint.nodes[at], footprint.system(at), room.free - room.weights - pool
+        name, needed = node.name, room.graphs + room.activations
+        error = _footprint_needs.error(result["nodes"][at]["needs"]) // node.ranks
         if value <= 1 and footprint.memory.whole_context and room.total * value > room.free:
-            result["problems"].append(
+            sentence = (
                 f"{told} asks for {size(room.total * value)} of {name}, where {size(max(room.free, 0))} are free, and the engine does not start: {advice}."
             )
-        elif pool <= 0 or footprint.capacity(at, pool).context < footprint.least:
-            result["problems"].append(
-                f"{told} leaves {size(max(pool, 0))} for the cache of {name}, too little for one request of {footprint.least} tokens: {advice}."
-            )
+            _add(footprint, at, sentence, room.total * value > (node.most or 0) // node.parts, result)
+        elif pool <= 0 or (footprint.caches.known and footprint.capacity(at, pool).context < footprint.least):
+            sentence = f"{told} leaves {size(max(pool, 0))} for the cache of {name}, too little for one request of {footprint.least} tokens: {advice}."
+            # SGLang starts with a cache for shorter ones.
+            starts = footprint.capacity(at, pool + error).context >= footprint.least if footprint.memory.whole_context else True
+            _add(footprint, at, sentence, pool + error <= 0 or not starts, result)
         elif rest < needed:
-            result["problems"].append(
+            sentence = (
                 f"{told} leaves {size(max(rest, 0))} of {name} beside weights and cache, but graphs and activations are estimated to take "
                 f"{size(needed)}: {advice} or less."
             )
+            _add(footprint, at, sentence, rest + error + (node.most or 0) - (node.available or 0) < 0, result)
         elif rest < needed + system:
             result["notes"].append(f"{told} leaves little of {name} to the system: {advice} to leave it {size(system)}")
 
@@ -101,7 +101,7 @@ def _holders(footprint: Footprint, at: int, lack: int) -> list[tuple[bool, str]]
         if held < _LEAST:
             continue
         what = f"container {holder['name']} ({holder.get('image')})" if holder.get("kind") == "container" else f"process {holder.get('pid')} ({holder['name']})"
-        found.append((held >= lack, f"stop {what}, which holds {size(held)} there"))
+        found.append((held >= lack, f"stop {what}, which holds {size(held)} there{_evict(holder)}"))
     for process in (node.facts.get("processes") or []) if not found else []:
         held, container = process.get("used_bytes") or 0, process.get("container")
         if held < _LEAST:
@@ -109,6 +109,10 @@ def _holders(footprint: Footprint, at: int, lack: int) -> list[tuple[bool, str]]
         what = f"container {container['name'] or container['id'][:12]}" if container else f"process {process['pid']} ({process['name']})"
         found.append((held >= lack, f"stop {what}, which holds {size(held)} there"))
     return found[:1]
+
+
+def _evict(holder: t.Mapping[str, t.Any]) -> str:
+    return f" (tp_launch_evict: {holder['name']})" if holder.get("kind") == "container" else ""
 
 
 def _smaller(footprint: Footprint, at: int, lack: int) -> list[tuple[bool, str]]:
