@@ -120,6 +120,7 @@ def _node(record: Record) -> t.Dict[str, t.Any]:
         "exit_code": record.get("exit_code"),
         "oom_killed": record.get("oom_killed"),
         "guarded": guarded(record) is not None,
+        "guard": guarded(record),
         "restarts": record.get("restarts"),
         "last_line": told.get("last_line") or "",
         "timeline": told.get("phases") or [],
@@ -192,8 +193,8 @@ def _alike(ranks: t.Sequence[Record], best: Suspect, alike: t.Sequence[Suspect])
     stopped = all(s.candidate.get("what") for s in alike)
     what = candidate["what"] if stopped else CAUSES[candidate["cause"]].what
     told = ": " + "; ".join("{} on {}".format(s.candidate["message"], s.record["node"]) for s in alike) if stopped else message(candidate)
-    # Each node's memory has a curve of its own.
-    lines = [line for s in alike for line in s.candidate["lines"]] if stopped else candidate["lines"]
+    # Each node's memory has a curve of its own, also where the kernel was faster on another one.
+    lines = [line for s in alike for line in s.candidate["lines"]] if any(s.candidate.get("what") for s in alike) else candidate["lines"]
     return _verdict("failed", candidate["cause"], None, lines, f"All ranks failed alike: each {what}{told}.", ranks, candidate["remedy"])
 
 

@@ -279,6 +279,10 @@ nodes:
     guarded:
       description: Its node's M(sparkstack.inference.memory_guard) has stopped it.
       type: bool
+    guard:
+      description:
+        - What the guard told then, with every point of the memory's curve, see the guard of RV(sparkstack.inference.init_phase_probe#module:scene), or none.
+      type: dict
     restarts:
       description: How often Docker has started its container again, or none for a log file.
       type: int

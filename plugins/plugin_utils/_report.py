@@ -96,7 +96,8 @@ def evidence(found: t.Sequence[str], most: int) -> list[str]:
     """The lines that decide; of too many, the beginning and, since a traceback says what it is about at its end, more of the end."""
     shown = [line for entry in found for line in str(entry).splitlines() or [""]]
     if len(shown) > most:
-        first = most // 4
+        # At least one: the first line is the one that was put there for people, such as the curve of the memory.
+        first = max(1, most // 4)
         gap = f"[.. {len(shown) - most} lines are left out here; diagnose -e json=FILE has all ..]"
         shown = [*shown[:first], gap, *shown[len(shown) - (most - first) :]]
     return [f"  {'evidence' if not index else '':<8}  {line}".rstrip() for index, line in enumerate(shown)]
@@ -132,6 +133,7 @@ def _state(node: Node) -> str:
     if node.get("state") == "exited":
         code = node.get("exit_code")
         told = "ended" if code is None else f"ended with exit code {code}"
+        told += ", by the memory guard" if node.get("guarded") else ""
         return told + (", out of memory" if node.get("oom_killed") else "")
     quiet = node.get("quiet_seconds")
     if node.get("state") == "ready":

@@ -14,6 +14,7 @@ import pytest
 from ansible_collections.sparkstack.inference.plugins.module_utils import _guard_told as subject
 from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis import judge
 from ansible_collections.sparkstack.inference.plugins.module_utils._scene import scene
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._report import report
 from ansible_collections.sparkstack.inference.tests.unit.plugins.module_utils.test_diagnosis import PEER, raised, rank, upto
 
 ID = "34aa5170b20e1a553373055b0ff649cdac0695ae3fc98ffe3d407840212a8bbb"
@@ -145,6 +146,8 @@ def test_a_worker_that_was_stopped_is_named_though_the_head_tells_of_a_reset() -
     assert found["evidence"][0].startswith("spark2: available: 118.2 GiB at 12:00:01.0, ") and found["evidence"][-1].endswith("avail mem=138.33 GB")
     assert "on spark2" in found["remedy"] and "less than 3.0 GiB are left (tp_launch_memory_floor)" in found["remedy"]
     assert {node: told["guarded"] for node, told in found["nodes"].items()} == {"spark1": False, "spark2": True}
+    # A program that reads the JSON has the whole curve.
+    assert found["nodes"]["spark1"]["guard"] is None and len(found["nodes"]["spark2"]["guard"]["curve"]) == 48
 
 
 def test_the_head_that_was_stopped() -> None:
@@ -175,12 +178,36 @@ def test_one_by_the_guard_and_one_by_the_kernel() -> None:
     found = judge([rank(0, upto(3), oom_killed=True, **DEAD), rank(1, upto(3), **DEAD, **guarded())])
     assert (found["cause"], found["culprit"]) == ("oom", None)
     assert found["summary"].startswith("All ranks failed alike: each ran out of memory")
+    assert [line.split(" at ")[0] for line in found["evidence"] if "available: " in line] == ["spark2: available: 118.2 GiB"]
 
 
 def test_it_counts_before_the_kernel_has_given_all_memory_back() -> None:
     """100 GiB of a process that is killed take seconds to be given back, and the container counts as running meanwhile."""
     found = judge([rank(0, upto(3)), rank(1, upto(3), **guarded(gone_s=None))])
     assert (found["verdict"], found["cause"], found["culprit"]) == ("failed", "oom", "spark2")
+
+
+def shown(found: dict[str, t.Any], detail: str = "normal") -> str:
+    return "\n".join(report(found, detail=detail))
+
+
+@pytest.mark.parametrize("detail", ["short", "normal", "full"])
+@pytest.mark.parametrize("end", [{}, {"running": False, "exit_code": 0}, {"running": False, "exit_code": 137}, {"running": False, "exit_code": 143}])
+def test_the_curve_is_on_the_screen_and_in_the_json_also_when_it_is_diagnosed_later(detail: str, end: dict[str, t.Any]) -> None:
+    """The other ranks have been stopped by then, each in its way."""
+    found = json.loads(json.dumps(judge([rank(0, upto(3), **end), rank(1, upto(3), **DEAD, **guarded())])))
+    assert (found["verdict"], found["cause"], found["culprit"]) == ("failed", "oom", "spark2")
+    text = shown(found, detail)
+    assert "spark2: available: 118.2 GiB at 12:00:01.0, 94.2 GiB" in text and "2.9 GiB at 12:00:41.7 UTC (floor 3.0 GiB)" in text
+    assert "ended with exit code 137, by the memory guard" in text
+
+
+def test_the_curve_comes_first_of_a_short_report_too() -> None:
+    """Where the limit is a group's, and the kernel has spoken as well."""
+    killed = {"time": 1.0, "text": "Memory cgroup out of memory: Killed process 77 (VLLM::Worker)", "cause": "oom"}
+    scene_of = {"guard": record(limit="/docker", swap_total=16 * GIB, swap_used=9 * GIB), "kernel": [killed], "oom_kills": 1}
+    found = judge([rank(0, upto(3)), rank(1, upto(3), **DEAD, scene=scene_of)])
+    assert len(found["evidence"]) == 6 and "available: 118.2 GiB" in shown(found, "short")
 
 
 def test_the_kernels_word_stands_beside_it() -> None:

@@ -104,6 +104,7 @@ def test_long_evidence_keeps_its_beginning_and_more_of_its_end(most: int, kept: 
         ({"state": "absent"}, "has no container"),
         ({"state": "unreachable"}, "could not be looked at"),
         ({"state": "exited", "exit_code": 137, "oom_killed": True}, "ended with exit code 137, out of memory"),
+        ({"state": "exited", "exit_code": 137, "guarded": True}, "ended with exit code 137, by the memory guard"),
         ({"state": "exited", "exit_code": None}, "ended"),
         ({"state": "paused"}, "is paused"),
         ({"state": "running", "quiet_seconds": 700}, "runs, quiet for 12 min"),
