@@ -22,8 +22,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._reach import
 
 SENDING = 0.6
 """Seconds over which the packets that are counted are spread."""
-_TAIL = 0.3
-"""Seconds to wait for the last answers."""
+_TAIL, _END = 0.3, 2.0
+"""Seconds without an answer after which no more is waited for once all is sent, and seconds in all: a busy machine may be late with either."""
 _SIZES = tuple(0.06 + 0.06 * turn for turn in range(8))
 """Seconds at which the sizes that were not answered are tried again: where half of all is lost, eight are enough."""
 _TCP = 2.0
@@ -157,7 +157,7 @@ class _Flight:
         self.keys = {target.row: target.token.encode() for target, _udp in targets}
         self.wanted = packet.amount(len(targets))
         self.step = SENDING / self.wanted
-        self.begun = time.monotonic()
+        self.begun = self.moved = time.monotonic()
         self.number = self.size_turn = 0
         self.times: t.Dict[t.Tuple[int, int, int, int], float] = {}
 
@@ -165,7 +165,8 @@ class _Flight:
         """All is answered, or the time is over."""
         if self.number < self.wanted:
             return not self.targets
-        return time.monotonic() > self.begun + SENDING + _TAIL or all(self._whole(target) for target, _udp in self.targets)
+        now = time.monotonic()
+        return now > self.moved + _TAIL or now > self.begun + _END or all(self._whole(target) for target, _udp in self.targets)
 
     def _whole(self, target: Target) -> bool:
         found = self.found[target.row]
@@ -173,7 +174,7 @@ class _Flight:
 
     def pause(self) -> float:
         """Seconds until the next packet is due."""
-        due = self.begun + (self.number * self.step if self.number < self.wanted else SENDING + _TAIL)
+        due = self.begun + self.number * self.step if self.number < self.wanted else self.moved + _TAIL
         return max(0.0, min(0.05, due - time.monotonic()))
 
     def turn(self) -> None:
@@ -190,11 +191,13 @@ class _Flight:
                 self.found[target.row].sent += 1
                 self._send(target, udp, packet.LOSS, self.number, _WIRE)
             self.number += 1
+            self.moved = time.monotonic()
 
     def note(self, echo: packet.Echo) -> None:
         """Count an answer."""
         sent = self.times.get((echo.row, echo.kind, echo.number, echo.size))
         if sent is not None:
+            self.moved = time.monotonic()
             self.found[echo.row].add(echo, time.monotonic() - sent)
 
     def _send(self, target: Target, udp: Udp, kind: int, number: int, size: int) -> None:

@@ -127,7 +127,10 @@ class Listener:
 
     def close(self) -> None:
         """Give all ports back."""
-        for server in [*self._launch, *self._servers]:
+        for server in [self._home, *self._launch, *self._servers]:
+            # As long as a thread waits in accept(2), the kernel keeps a socket that was only closed.
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
             server.close()
         for udp in self._udp:
             udp.close()
@@ -165,7 +168,10 @@ class Listener:
     def _serve_home(self) -> None:
         """Answer this node's own modules, one after the other: they alone may say how long it lives."""
         while not self._over.is_set():
-            connection, _address = self._home.accept()
+            try:
+                connection, _address = self._home.accept()
+            except OSError:
+                return
             with contextlib.suppress(wire.WireError), contextlib.closing(Talk(connection, self.token, True)) as channel:
                 while True:
                     message = channel.receive()

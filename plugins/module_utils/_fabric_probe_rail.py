@@ -47,7 +47,11 @@ class Udp:
     def __init__(self, netdev: str, address: str) -> None:
         """:raises OSError: when the node has no such interface or address."""
         self.netdev, self.address = netdev, address
-        self.index = socket.if_nametoindex(netdev)
+        try:
+            self.index = socket.if_nametoindex(netdev)
+        except OSError as error:
+            # Python says it without a number, in words of its own.
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV)) from error
         self.overrun = 0
         """Packets that arrived and found no room, because this process was not let run."""
         self._from = _PKTINFO.pack(self.index, socket.inet_aton(address), bytes(4))

@@ -30,7 +30,7 @@ _CHUNK = 1 << 20
 _PIECE = 4 << 20
 _LOOK = 0.02
 """Seconds between two looks at the counters."""
-_FIRST = 1.5
+_FIRST = 3.0
 """Seconds for the first byte to come."""
 _WARM = 0.3
 """The share of the time that is not counted: TCP starts slowly, and a shaper lets a burst pass."""
