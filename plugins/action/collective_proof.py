@@ -143,7 +143,11 @@ class ActionModule(ActionBase):
         result = self._result(verdict, group, {node["node"]: _shown(node) for node in nodes})
         # Only what was good is remembered: after a correction nobody should have to ask for another look.
         good = {name: result[name] for name in (*TOLD, "group", "nodes")} if verdict["verdict"] == "ready" else None
-        self._module(state="kept", proof={**proof, "result": good} if good else {})
+        try:
+            self._module(state="kept", proof={**proof, "result": good} if good else {})
+        except AnsibleActionFail as error:
+            # A full disk, say: what was proved is proved.
+            result["warnings"] = [str(error)]
         return result
 
     def _result(self, verdict: dict[str, t.Any], group: dict[str, t.Any], nodes: dict[str, t.Any]) -> dict[str, t.Any]:
@@ -158,13 +162,11 @@ class ActionModule(ActionBase):
         """The words of all hosts; ends as soon as one of them has given up."""
         deadline = time.monotonic() + timeout
         while True:
-            gone = board.read("gone")
-            if gone:
-                member, why = next(iter(gone.items()))
-                raise AnsibleActionFail(f"The proof needs all ranks, and {member} has given up: {why}")
             try:
                 return board.wait(topic, board.members, min(1.0, max(0.0, deadline - time.monotonic())))
             except TimeoutError as error:
+                for member, why in board.read("gone").items():
+                    raise AnsibleActionFail(f"The proof needs all ranks, and {member} has given up: {why}") from error
                 if time.monotonic() >= deadline:
                     raise AnsibleActionFail(f"The proof needs all ranks: {error}.") from error
 

@@ -86,7 +86,7 @@ def _refused(node: Node, nodes: t.Sequence[Node], engine: str) -> Verdict:
     told = _diagnosis.judge([_record(node, engine, node["problem"])])
     cause = told["cause"] if told["cause"] in CAUSES else "unknown"
     remedy = told["remedy"] if cause != "unknown" else "Correct what Docker says on that node, and run this again."
-    return _verdict("blocked", cause, node, f"The proof could not be run on {node['node']}: {node['problem']}", nodes, remedy)
+    return _verdict("blocked", cause, node, f"The proof could not be run on {node['node']}: {node['problem'].rstrip('.')}.", nodes, remedy)
 
 
 def _broken(nodes: t.Sequence[Node], engine: str, port: int) -> Verdict:
