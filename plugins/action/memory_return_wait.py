@@ -16,6 +16,7 @@ from ansible_collections.sparkstack.inference.plugins.plugin_utils import _memor
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "before": {"type": "dict", "required": True},
     "containers": {"type": "list", "elements": "str", "required": True},
+    "guard": {"type": "dict"},
     "timeout": {"type": "int", "default": 60},
 }
 _PAUSE = 1.0
@@ -41,9 +42,11 @@ class ActionModule(ActionBase):
         if "holders" not in before:
             raise AnsibleActionFail("before has no holders: give the fact gpu_memory that gpu_memory_facts returned with holders: true.")
         node = str(task_vars.get("inventory_hostname"))
+        if args["guard"]:
+            before = _memory_return.before_stop(before, args["guard"], names)
         if self._task.check_mode:
             there, free, total = _memory_return.held(before, names), before["available_bytes"], before["total_bytes"]
-            result.update(changed=False, held_bytes=there, returned_bytes=0, available_bytes=free, total_bytes=total, holder=None)
+            result.update(changed=False, returned=True, held_bytes=there, returned_bytes=0, available_bytes=free, total_bytes=total, holder=None)
             would = f"{size(there)} would come back" if there else "the ranks hold nothing"
             result["msg"] = f"{node}: {would}, {_memory_return.available(free, total)}"
             return result
@@ -54,7 +57,9 @@ class ActionModule(ActionBase):
                 break
             self.pause(_PAUSE)
         keys = ("held_bytes", "returned_bytes", "available_bytes", "total_bytes", "holder")
-        result.update(changed=False, failed=not found.done, msg=found.sentence(node, args["timeout"]), **{key: getattr(found, key) for key in keys})
+        result.update(
+            changed=False, failed=not found.done, returned=found.done, msg=found.sentence(node, args["timeout"]), **{key: getattr(found, key) for key in keys}
+        )
         return result
 
     def _look(self, task_vars: dict[str, t.Any]) -> dict[str, t.Any]:

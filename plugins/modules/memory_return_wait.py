@@ -46,6 +46,11 @@ options:
     type: list
     elements: str
     required: true
+  guard:
+    description:
+      - What M(sparkstack.inference.memory_guard) told (RV(sparkstack.inference.memory_guard#module:told)), where it has stopped the rank on this node.
+      - The rank is gone by then. O(before) is the fact of before it was started, and what it held is what the guard saw it take.
+    type: dict
   timeout:
     description:
       - Seconds within which the memory must be back.
@@ -78,6 +83,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+returned:
+  description: It is back, or in check mode would be. Where it is not, the task fails.
+  returned: always
+  type: bool
 held_bytes:
   description: What the ranks held before.
   returned: always

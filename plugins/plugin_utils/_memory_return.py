@@ -31,16 +31,22 @@ class Return:
     """By how much more is available than then, at least 0."""
     taken_bytes: int
     """What others hold more than then."""
+    missing_bytes: int
+    """Of what the ranks held, what neither is available nor in others' hands."""
     available_bytes: int
     total_bytes: int
     unnamed: bool
     """Docker did not answer at the first look, so containers are known by their ids only."""
+    unseen: bool
+    """What the ranks held is not known, only what was available before they were started."""
     holder: Holder | None
     """Who has what did not come back: a rank that is still there, or who holds more than before."""
 
     def sentence(self, node: str, timeout: float = 0) -> str:
         """How it went on a node, for people. :param timeout: seconds after which it was given up, if it is not done."""
         room = available(self.available_bytes, self.total_bytes)
+        if self.done and self.unseen:
+            return f"{node}: as much is available as before the ranks were started, {room}"
         if self.done and not self.held_bytes:
             return f"{node}: Docker could not say what the ranks held, {room}" if self.unnamed else f"{node}: the ranks held nothing, {room}"
         if self.done and self.taken_bytes and self.held_bytes - self.returned_bytes > slack(self.held_bytes):
@@ -48,6 +54,8 @@ class Return:
         if self.done:
             return f"{node}: {size(self.returned_bytes)} came back, {room}"
         come = f"{node}: of the {size(self.held_bytes)} that the ranks held {size(self.returned_bytes)} came back within {timeout:.0f} s, {room}."
+        if not self.held_bytes:
+            come = f"{node}: {size(self.missing_bytes)} that were available before are not after {timeout:.0f} s, {room}."
         if self.holder:
             return f"{come} {who(self.holder)[:1].upper()}{who(self.holder)[1:]} holds {size(self.holder['bytes'])}: stop it there."
         return f"{come} No process is seen to hold it: if it stays so, the driver does, and a reboot of {node} gives it back."
@@ -78,6 +86,20 @@ def held(memory: Memory, containers: t.Collection[str]) -> int:
     return sum(holder[key] for holder in memory.get("holders") or [] if holder["kind"] == "container" and holder["name"] in containers)
 
 
+def before_stop(earlier: Memory, told: t.Mapping[str, t.Any], containers: t.Collection[str]) -> Memory:
+    """What a look would have shown just before a guard stopped a rank: when its end is known here, its memory is in nobody's hands any more.
+
+    :param earlier: the fact before the rank was started. Older ranks of these names may have been there; they had to go for it.
+    :param told: what M(sparkstack.inference.memory_guard) told. Its curve is of the node's memory: of a GPU's own it says nothing.
+    """
+    free = (earlier.get("available_bytes") or 0) + held(earlier, containers)
+    own_memory = earlier.get("gpus") and not earlier.get("unified")
+    taken = 0 if own_memory else max(max((point[1] for point in told["curve"]), default=0) - told["available"], 0)
+    others = [holder for holder in earlier.get("holders") or [] if holder["kind"] != "container" or holder["name"] not in containers]
+    rank = {"kind": "container", "name": told["name"], "image": told["name"], "pid": None, "bytes": taken, "gpu_bytes": 0}
+    return {**earlier, "available_bytes": free - taken, "holders": [*others, rank], "unseen": bool(own_memory)}
+
+
 def compare(before: Memory, after: Memory, containers: t.Collection[str]) -> Return:
     """What came back between two looks.
 
@@ -96,8 +118,10 @@ def compare(before: Memory, after: Memory, containers: t.Collection[str]) -> Ret
         held_bytes=there,
         returned_bytes=max(back, 0),
         taken_bytes=taken,
+        missing_bytes=max(there - back - taken, 0),
         available_bytes=after.get("available_bytes") or 0,
         total_bytes=after.get("total_bytes") or 0,
+        unseen=bool(before.get("unseen")),
         unnamed=any(holder["kind"] == "container" and not holder["image"] for holder in before.get("holders") or []),
         holder=left[0] if left else grown[0][1] if grown else None,
     )

@@ -35,7 +35,7 @@ def play(looks: list[dict[str, t.Any]], check_mode: bool = False, **arguments: t
     action._execute_module = lambda module_name, module_args, task_vars: next(seen)
     action.clock = lambda: time[0]
     action.pause = lambda seconds: time.__setitem__(0, time[0] + seconds)
-    args = {"before": memory(4, 20), "containers": ["q-rank0"], "timeout": 60, **arguments}
+    args = {"before": memory(4, 20), "containers": ["q-rank0"], "guard": None, "timeout": 60, **arguments}
     action.validate_argument_spec = lambda argument_spec: (None, args)
     return action.run(None, {"inventory_hostname": "spark1"}), time[0] - 100.0
 
@@ -53,8 +53,14 @@ def test_it_waits_until_the_memory_is_back() -> None:
 
 def test_it_gives_up_and_names_the_holder() -> None:
     result, seconds = play([look(6, 18)])
-    assert result["failed"] and seconds == 60 and result["holder"]["name"] == "q-rank0"
+    assert result["failed"] and not result["returned"] and seconds == 60 and result["holder"]["name"] == "q-rank0"
     assert result["msg"].endswith("Container q-rank0 (i) holds 18.0 GiB: stop it there.")
+
+
+def test_of_a_rank_that_a_guard_has_stopped_its_word_is_taken() -> None:
+    told = {"name": "q-rank0", "available": 1 * GIB, "curve": [[1.0, 24 * GIB], [9.0, 1 * GIB]]}
+    result, seconds = play([look(10), look(24)], before=memory(24, 0), guard=told)
+    assert result["returned"] and seconds == 1 and result["msg"] == "spark1: 23.0 GiB came back, 24.0 of 32.0 GiB available"
 
 
 def test_check_mode_says_what_would_come_back() -> None:

@@ -9,7 +9,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._memory_return import compare
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._memory_return import before_stop, compare
 
 GIB = 1 << 30
 RANK = "qwen-rank0"
@@ -89,3 +89,60 @@ def test_another_deployments_ranks_are_nobody_to_wait_for() -> None:
     other = holder("other-rank0", 50)
     found = compare(memory(10, holder(RANK, 20), other), memory(30, other), [RANK])
     assert found.done and found.held_bytes == 20 * GIB and found.holder is None
+
+
+# A guard has stopped the rank before anybody could look.
+
+TOLD = {"name": RANK, "available": 2 * GIB, "curve": [[1.0, 110 * GIB], [2.0, 112 * GIB], [40.0, 2 * GIB]]}
+
+
+@pytest.mark.parametrize(
+    "earlier, after, done, sentence",
+    [
+        (memory(112), memory(111), True, "n: 109.0 GiB came back, 111.0 of 119.7 GiB available"),
+        # A rank of an earlier launch was there when the plan was made, and had to go for this one.
+        (memory(30, holder(RANK, 82)), memory(111), True, "n: 109.0 GiB came back, 111.0 of 119.7 GiB available"),
+        (
+            memory(112, PYTHON),
+            memory(60, PYTHON),
+            False,
+            "n: of the 110.0 GiB that the ranks held 58.0 GiB came back within 60 s, 60.0 of 119.7 GiB available. "
+            "No process is seen to hold it: if it stays so, the driver does, and a reboot of n gives it back.",
+        ),
+        (
+            memory(112, PYTHON),
+            memory(2, PYTHON, holder(RANK, 109)),
+            False,
+            "n: of the 110.0 GiB that the ranks held 0 MiB came back within 60 s, 2.0 of 119.7 GiB available. "
+            "Container qwen-rank0 (sglang:1) holds 109.0 GiB: stop it there.",
+        ),
+        (
+            memory(112),
+            memory(60, holder("eager", 52)),
+            True,
+            "n: 110.0 GiB came back, of which container eager (sglang:1) has taken 52.0 GiB meanwhile, 60.0 of 119.7 GiB available",
+        ),
+        # Of the GPU's own memory the guard says nothing, but it must be as free as before.
+        (
+            memory(140, unified=False),
+            memory(140, unified=False),
+            True,
+            "n: as much is available as before the ranks were started, 140.0 of 119.7 GiB available",
+        ),
+        (
+            memory(140, unified=False),
+            memory(100, unified=False),
+            False,
+            "n: 40.0 GiB that were available before are not after 60 s, 100.0 of 119.7 GiB available. "
+            "No process is seen to hold it: if it stays so, the driver does, and a reboot of n gives it back.",
+        ),
+    ],
+)
+def test_what_came_back_of_a_rank_that_a_guard_has_stopped(earlier: dict[str, t.Any], after: dict[str, t.Any], done: bool, sentence: str) -> None:
+    found = compare(before_stop(earlier, TOLD, [RANK]), after, [RANK])
+    assert (found.done, found.sentence("n", 60)) == (done, sentence)
+
+
+def test_a_guard_that_saw_no_curve_tells_of_nothing_held() -> None:
+    found = before_stop(memory(50), {**TOLD, "curve": []}, [RANK])
+    assert (found["available_bytes"], found["holders"][0]["bytes"]) == (50 * GIB, 0)
