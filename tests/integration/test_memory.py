@@ -86,6 +86,17 @@ def test_a_forgotten_container_is_named_with_how_to_stop_it() -> None:
     assert first["bytes"] == pytest.approx(held, rel=0.05)
 
 
+def test_what_forked_processes_share_counts_once() -> None:
+    program = "import os, time; held = bytearray(b'1') * (512 << 20); [os.fork() for _ in range(2)]; time.sleep(600)"
+    play.node(NODE, shlex.join(["systemd-run", "--quiet", "--unit", "forked", "/usr/bin/python3", "-c", program]))
+    try:
+        play.node(NODE, "until [ $(systemctl show --value --property TasksCurrent forked) = 4 ]; do sleep 0.2; done")
+        mine = [holder for holder in memory()["holders"] if holder["stop"] == "systemctl stop forked.service"]
+    finally:
+        play.node(NODE, "systemctl stop forked")
+    assert len(mine) == 4 and sum(holder["bytes"] for holder in mine) == pytest.approx(512 << 20, rel=0.1)
+
+
 def held() -> int:
     """Bytes of page cache that the file has on the node."""
     # ' 1073741824': the node's other files come and go, and so does what the kernel counts for all of them.
@@ -107,6 +118,7 @@ def test_page_cache_after_a_copy_is_told_and_given_back() -> None:
 
 def grown(guarded: bool) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
     """A load that takes more than the node has: how its container ended, and what the watch says."""
+    before = memory()
     start("greedy-rank1", GROW)
     try:
         if guarded:
@@ -123,6 +135,8 @@ def grown(guarded: bool) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
             told = json.loads(play.node(NODE, "cat /run/sparkstack/guard/greedy.told.json"))
             print(f"figure guard_stop_s {told['gone_s']:.2f} s")
             assert told["gone_s"] < 5
+            back = module("memory_return_wait", before=before, guard=told, containers=["greedy-rank1"], timeout=60)
+            assert back["returned"] and back["held_bytes"] > GIB, back["msg"]
         return state, verdict
     finally:
         play.node(NODE, "docker rm -f greedy-rank1")
