@@ -35,7 +35,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 NODE = "sparkstack.inference.fabric_probe_node"
 _PROBING = 20.0
 """Seconds within which every node must have probed, once one has."""
-_NEXT = 15.0
+_NEXT = 45.0
 """Seconds in which a module must be at work on its node: until then the listener waits for it."""
 _TEST = 4.0
 """Seconds that a bandwidth test can take beyond its own, where RDMA is tried first."""

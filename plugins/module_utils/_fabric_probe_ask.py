@@ -26,6 +26,8 @@ _TAIL, _END = 0.3, 2.0
 """Seconds without an answer after which no more is waited for once all is sent, and seconds in all: a busy machine may be late with either."""
 _SIZES = tuple(0.06 + 0.06 * turn for turn in range(8))
 """Seconds at which the sizes that were not answered are tried again: where half of all is lost, eight are enough."""
+_GREETING, _LOOK = 1.2, 0.01
+"""Seconds for the others' hardware addresses: a question that is lost is asked again after one. And seconds between two looks whether they are known."""
 _TCP = 2.0
 """Seconds for a TCP connection: a lost SYN comes again after one."""
 _ECHO = 0.8
@@ -139,6 +141,7 @@ def _packets(targets: t.Sequence[Target], source: int) -> t.Dict[int, Answers]:
                 selector.register(udp.socket, selectors.EVENT_READ, udp)
                 rails[target.netdev, target.address] = udp
         flight = _Flight([(target, rails[target.netdev, target.address]) for target in targets if (target.netdev, target.address) in rails], source, found)
+        flight.greet()
         while not flight.over():
             for key, _events in selector.select(flight.pause()):
                 for came in key.data.receive():
@@ -160,6 +163,15 @@ class _Flight:
         self.begun = self.moved = time.monotonic()
         self.number = self.size_turn = 0
         self.times: t.Dict[t.Tuple[int, int, int, int], float] = {}
+
+    def greet(self) -> None:
+        """Have the kernel ask for the hardware addresses first: what waits for them in its queue, and finds no room there, would count as lost."""
+        for target, udp in self.targets:
+            self._send(target, udp, packet.SIZE, len(_SIZES), _WIRE)
+        until = time.monotonic() + _GREETING
+        while time.monotonic() < until and any(hardware(target.netdev, target.peer_address)[1] == "incomplete" for target, _udp in self.targets):
+            time.sleep(_LOOK)
+        self.begun = self.moved = time.monotonic()
 
     def over(self) -> bool:
         """All is answered, or the time is over."""
