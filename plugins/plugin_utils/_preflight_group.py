@@ -84,7 +84,9 @@ def _content(node: Node) -> str | None:
 
 def _nccl(node: Node) -> str | None:
     """What NCCL itself said in the collective, else what the image names."""
-    return node.collective.get("nccl_version") or node.image.get("nccl")
+    said = (node.collective.get("group") or {}).get("nccl")
+    # '2.28.9+cuda12.9'
+    return str(said).partition("+")[0] if said else node.image.get("nccl")
 
 
 ROWS: tuple[tuple[str, t.Callable[[Node], t.Any]], ...] = (

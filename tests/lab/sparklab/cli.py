@@ -12,7 +12,7 @@ import sys
 import typing as t
 from pathlib import Path
 
-from . import checks, hinder, keeper, network, transfer
+from . import checks, hinder, keeper, network, transfer, trouble
 from .cgroups import detect
 from .fleet import Lab, describe, say
 from .inventory import ssh_argv
@@ -72,6 +72,14 @@ def parser() -> argparse.ArgumentParser:
     word("rejoin", "end that", node)
     word("disk", "limit what each container reads from disk, in bytes a second, such as 2M (off: no limit)", node, ("speed", {}))
     word("clock", "put the node's clock wrong by this many seconds (0: right); dockerd's stays right", node, ("seconds", {"type": int}))
+    word(
+        "fault",
+        f"a wrong set-up, until 'mend' or a boot. {'; '.join(trouble.described())}",
+        node,
+        ("kind", {"metavar": "KIND", "choices": list(trouble.KINDS)}),
+        ("value", {"metavar": "VALUE", "nargs": "?", "default": ""}),
+    )
+    word("mend", "take the node's faults of 'fault' away", node)
     word("memory", "change the node's memory limit, such as 1500M", node, ("size", {}))
     word("shell", "ssh into the node", node, ("command", {"nargs": argparse.REMAINDER, "metavar": "CMD"}))
     word("set", "give stand-ins (nvidia-smi, meminfo, RDMA, ...) other values", node, ("pairs", {"nargs": "+", "metavar": "KEY=VALUE"}))
@@ -126,6 +134,10 @@ def change_node(lab: Lab, options: argparse.Namespace, word: str, name: str) -> 
         lab.hinder(name, disk=options.speed if hinder.bytes_per_second(options.speed) else "")
     elif word == "clock":
         lab.hinder(name, clock=options.seconds)
+    elif word == "fault":
+        trouble.make(name, options.kind, options.value, node.root)
+    elif word == "mend":
+        trouble.mend(name, node.root)
     elif word == "memory":
         size = parse_size(options.size)
         if node.power() != "off":

@@ -172,6 +172,50 @@ def test_a_slow_link_of_one_node_is_one_finding() -> None:
     assert found(report) == [("bandwidth", "slow", "spark3", None, RAIL)]
 
 
+# The collective.
+
+PROOF = {"verdict": "ready", "message": "2 ranks reduce over TCP: 0.81 GB/s on the bus, 3.1 s.", "remedy": "Nothing is to be done.", "culprit": None}
+SOCKETS = {
+    "verdict": "blocked",
+    "message": "spark2 (rank 1) talks over sockets (enP7s7), though RDMA was expected.",
+    "remedy": "Give it RDMA.",
+    "culprit": "spark2",
+}
+
+
+def test_a_collective_is_told_and_names_its_nccl() -> None:
+    scene = Scene()
+    for node in scene.nodes.values():
+        node["collective"] = {**PROOF, "group": {"nccl": "2.28.9+cuda12.9"}}
+    report = scene.judge()
+    assert words(report, "collective") == "2 ranks reduce over TCP: 0.81 GB/s on the bus, 3.1 s" and report["not_checked"] == []
+    assert found(report) == [("nccl", "slow", f"spark{number}", None, None) for number in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (SOCKETS, [("collective", "blocked", "spark2", None, None)]),
+        ({**SOCKETS, "verdict": "slow"}, [("collective", "slow", "spark2", None, None)]),
+        ({"failed": True, "msg": "The proof needs all ranks, and spark2 has given up."}, [("collective", "blocked", None, None, None)]),
+    ],
+)
+def test_a_collective_that_is_not_well_is_a_finding(told: dict[str, t.Any], expected: list[t.Any]) -> None:
+    scene = Scene()
+    for node in scene.nodes.values():
+        node["collective"] = told
+    report = scene.judge()
+    assert found(report) == expected
+    assert str(told.get("message") or told["msg"]) in words(report, "collective")
+
+
+def test_a_collective_that_a_cut_explains_is_not_told() -> None:
+    scene = Scene()
+    causes.both_ways(scene)
+    scene.nodes["spark1"]["collective"] = SOCKETS
+    assert [entry[0] for entry in found(scene.judge())] == ["reach"]
+
+
 # What is asked for.
 
 
