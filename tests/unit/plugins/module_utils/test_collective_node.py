@@ -19,7 +19,7 @@ import pytest
 from ansible_collections.sparkstack.inference.plugins.module_utils import _collective_node as subject
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 
-PARAMETERS = {"rank": 0, "timeout": 0.2}
+PARAMETERS = {"rank": 0, "timeout": 60}
 OURS = {"sparkstack.collective": "d", "sparkstack.rank": "0"}
 
 
@@ -67,7 +67,7 @@ class Daemon:
                     self.send_header("Connection", "close")
                     self.end_headers()
                     self.wfile.flush()
-                    assert daemon.started.wait(10)
+                    assert daemon.started.wait(60)
                     self.wfile.write(b"\1\0\0\0" + len(says).to_bytes(4, "big") + says)
                     self.wfile.flush()
                     if not ends:
@@ -129,9 +129,10 @@ def test_docker_refuses_to_start_it(daemon: t.Callable[..., Daemon]) -> None:
 
 
 def test_one_that_does_not_end_is_removed(daemon: t.Callable[..., Daemon], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "_GRACE", 0.2)
+    monkeypatch.setattr(subject, "_GRACE", 0)
     docker = daemon(ends=False, removes=False)
-    found = subject.run(docker.api, {}, "d-collective0", PARAMETERS)
+    found = subject.run(docker.api, {}, "d-collective0", {"rank": 0, "timeout": 3})
+    # The daemon would hold it for 30 s.
     assert found["output"] == "hello\n" and found["seconds"] < 20
     assert docker.calls[-1] == "delete c1" and not docker.containers
 
