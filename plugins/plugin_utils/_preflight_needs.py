@@ -79,6 +79,7 @@ def hosts_file(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
     found: list[Item] = []
     notes = []
     addresses = {node.name: node.addresses for node in nodes}
+    fabrics = {node.name: node.fabric.get("address") for node in nodes}
     names = {node.preflight.get("hostname"): node.name for node in nodes if node.preflight.get("hostname")} | {node.name: node.name for node in nodes}
     for node in nodes:
         pinned = all((node.fabric.get("environment") or {}).get(name) for name in _HOST_VARIABLES)
@@ -87,7 +88,7 @@ def hosts_file(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
             wrong = [entry for entry in entries if owner and _wrong(entry, addresses[owner])]
             if not wrong or not owner:
                 continue
-            remedy = f"Write '{next(iter(sorted(addresses[owner])), 'ADDRESS')} {name}' in its /etc/hosts instead of the line with {wrong[0]}."
+            remedy = f"Write '{fabrics[owner] or 'ADDRESS'} {name}' in its /etc/hosts instead of the line with {wrong[0]}."
             own = owner == node.name
             text = f"its /etc/hosts says that {name} is {wrong[0]}" + ("" if own else f", which {owner} is not")
             if own and ipaddress.ip_address(wrong[0]).is_loopback and pinned:

@@ -100,7 +100,7 @@ def reach(seen: Measured, wanted: Wanted) -> Checked:
     seen.explained |= dead
     # What could not be tried at all, for a reason that nothing before has told.
     told = {item.node for item in found}
-    untried = [edge for edge in seen.open if edge.loss is None and edge.told.get("error") and not told & {edge.src, edge.dst}]
+    untried = [edge for edge in seen.open if edge.loss is None and edge.told.get("error") and edge.turned not in dead and not told & {edge.src, edge.dst}]
     for group in collapse(untried, {edge.key for edge in untried}):
         why = str(group.edges[0].told["error"]).rstrip(".")
         found.append(Item("reach", BLOCKED, f"not tried: {why}", "Mend that, then run this again.", group.node, group.peer, group.rail))

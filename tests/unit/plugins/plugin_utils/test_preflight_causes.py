@@ -270,7 +270,7 @@ CASES: list[tuple[t.Callable[[Scene], None], list[Finding], tuple[str, ...]]] = 
     (
         hosts,
         [("hosts_file", "slow", "spark2", "spark1", None)],
-        ("its /etc/hosts says that spark1 is 127.0.1.1, which spark1 is not", "Write '10.0.0.11 spark1'"),
+        ("its /etc/hosts says that spark1 is 127.0.1.1, which spark1 is not", "Write '192.168.200.11 spark1'"),
     ),
     (hosts_unpinned, [("hosts_file", "blocked", "spark2", None, None)], ("says that spark2 is 127.0.1.1",)),
     (image, [("image", "slow", "spark2", "spark1", None)], ("vllm:1 is another image there (0123456789ab) than on spark1 (77ab01c2d3e4)", "A deploy brings")),
