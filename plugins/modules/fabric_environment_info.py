@@ -52,7 +52,7 @@ options:
     type: path
   cache_dir:
     description:
-      - The folder on the node that keeps what images bring.
+      - The folder on the node that keeps what images bring. Empty means that nothing is kept.
     type: path
     default: /var/cache/sparkstack/options
   docker_socket:
@@ -185,14 +185,14 @@ def of_image(api: DockerAPI, image: str, folder: str, keep: bool) -> t.Optional[
     inspection = api.image(image)
     if not inspection:
         return None
-    path = os.path.join(folder, "environment-{}-{}.json".format(identity(inspection)["digest"].split(":")[-1], _READ))
+    path = os.path.join(folder, "environment-{}-{}.json".format(identity(inspection)["digest"].split(":")[-1], _READ)) if folder else ""
     try:
         with open(path, encoding="utf-8") as stream:
             return t.cast("t.Dict[str, t.Any]", json.load(stream))
     except (OSError, ValueError):
         pass
     found = baked(api, inspection, image)
-    if keep:
+    if keep and folder:
         os.makedirs(folder, mode=0o755, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=folder)
         with os.fdopen(handle, "w") as stream:

@@ -59,7 +59,7 @@ def _listed(word: str, sentences: t.Sequence[str]) -> list[str]:
 
 
 def _row(plan: Plan, rank: int, node: Node) -> list[str]:
-    rails = [rail for rail in node.fabric.get("rails") or [] if rail.get("hca")]
+    rails = [rail for rail in node.fabric.get("rails") or [] if rail.get("hca") and rail.get("used", True)]
     memory = node.memory
     available = f"{size(memory.get('available_bytes'))} of {size(memory.get('total_bytes'))}" if memory else "not measured"
     return [

@@ -258,6 +258,37 @@ def test_nccl_env_writes_only_when_asked(inventory: str, tmp_path: pathlib.Path)
             ssh(node, "rm -rf /etc/facts-test")
 
 
+def test_what_an_image_brings_of_its_own(inventory: str, tmp_path: pathlib.Path) -> None:
+    image, kept = "facts-test/baked:1", "/var/tmp/facts-baked"
+    # The file is behind a link, as an image's author may have laid it; nothing in the image could be started.
+    ssh(
+        "spark1",
+        f"mkdir -p {kept}/etc {kept}/opt && cd {kept} && echo NCCL_IB_USE_INLINE=1 >opt/nccl.conf && ln -s ../opt/nccl.conf etc/nccl.conf"
+        f" && tar -c etc opt | docker import --change 'ENV NCCL_SOCKET_IFNAME=eth0' - {image}",
+    )
+    arguments = {"image": image, "environment": {"NCCL_SOCKET_IFNAME": "enp1s0f0np0"}, "cache_dir": f"{kept}/options"}
+    containers = "docker ps -aq | wc -l; docker volume ls -q | wc -l"
+    try:
+        before = ssh("spark1", containers)
+        for words in (["--check"], [], []):
+            hosts = module(inventory, "sparkstack.inference.fabric_environment_info", *words, arguments=arguments)
+            found = [(entry["name"], entry["where"], entry["status"], entry["counts"]) for entry in hosts["spark1"]["findings"]]
+            assert found == [
+                ("NCCL_SOCKET_IFNAME", "ENV", "overridden", "enp1s0f0np0"),
+                ("NCCL_IB_USE_INLINE", "/etc/nccl.conf", "left", "1"),
+            ]
+            assert (hosts["spark2"]["image"], hosts["spark2"]["problem"]) == (None, None)
+            assert ssh("spark1", f"ls {kept}/options 2>/dev/null | wc -l") == ("0" if words else "1")
+        assert ssh("spark1", containers) == before
+        _code, output = role(inventory, tmp_path, "nccl_env", {"nccl_env_image": image})
+        assert changes(output) == {"spark1": 0, "spark2": 0}
+        shown = json.dumps(output)
+        assert "the image's own NCCL_SOCKET_IFNAME=eth0 does not count" in shown
+        assert "the image's own NCCL_IB_USE_INLINE=1 (/etc/nccl.conf) counts" in shown
+    finally:
+        ssh("spark1", f"docker rmi {image}; rm -rf {kept}")
+
+
 def test_node_prep_four_steps(inventory: str, tmp_path: pathlib.Path) -> None:
     wanted = {
         "node_prep_cache_dir": "/var/tmp/facts-test/cache",

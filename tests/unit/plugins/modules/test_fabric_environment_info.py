@@ -169,6 +169,12 @@ def test_check_mode_keeps_nothing(run: t.Callable[..., dict[str, t.Any]], tmp_pa
     assert not (tmp_path / "options").exists()
 
 
+def test_nothing_is_kept_without_a_folder(run: t.Callable[..., dict[str, t.Any]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(Daemon(), image="vllm:1", cache_dir="")["image"]["environment"] == {"NCCL_SOCKET_IFNAME": "eth0"}
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_image_that_is_not_there_and_a_daemon_that_is_not(run: t.Callable[..., dict[str, t.Any]]) -> None:
     missing = run(Daemon(image=None), image="vllm:1")
     assert (missing["image"], missing["findings"], missing["notes"], missing["problem"]) == (None, [], [], None)

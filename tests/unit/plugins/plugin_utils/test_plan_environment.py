@@ -8,7 +8,10 @@ from __future__ import annotations
 import types
 import typing as t
 
+from test_planner import make, node
+
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _plan_environment as subject
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _screen
 
 BAKED = {
     "environment": {"NCCL_IB_HCA": "rocep1s0f0", "NCCL_SOCKET_IFNAME": "eth0"},
@@ -55,3 +58,13 @@ def test_notes_where_something_starts() -> None:
 def test_no_notes_where_nothing_starts_or_nothing_is_known() -> None:
     assert [subject.notes(plan(action)) for action in ("none", "watch")] == [[], []]
     assert subject.notes(plan(baked={})) == []
+
+
+def test_the_screen_tells_it_and_names_the_devices_that_are_used() -> None:
+    rails = [{"netdev": f"enp1s0f{port}np{port}", "hca": f"rocep1s0f{port}", "used": port == 0} for port in (0, 1)]
+    made = make([node(1, fabric__rails=rails, baked={"environment": {"GLOO_SOCKET_IFNAME": "eth0"}}), node(2)])
+    assert (made.problems, made.action) == ([], "start")
+    lines = _screen.screen(made)
+    assert "  note       the image's own GLOO_SOCKET_IFNAME=eth0 does not count: each node has its own value" in lines
+    (row,) = [line for line in lines if "192.168.200.11" in line]
+    assert "rocep1s0f0 " in row and "rocep1s0f1" not in row
