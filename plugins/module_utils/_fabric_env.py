@@ -99,10 +99,9 @@ def fabric_picture(
     traffic = used if chosen in rails else used[1:]
     rdma = [rail for rail in traffic if rail.rdma]
     infiniband = infiniband_ports(ports, rdma)
-    names = {rail.netdev.name for rail in traffic}
     variables = environment(chosen, rdma, infiniband, [port.hca for port in ports], list(netdevs), subnet_aware)
     result.update(
-        rails=[rail.fact(used=rail.netdev.name in names or rail.port in infiniband, twin=_name(twin_of(rail, rails))) for rail in rails],
+        rails=[rail.fact(used=rail in traffic or rail.port in infiniband, twin=_name(twin_of(rail, rails))) for rail in rails],
         address=chosen.ip,
         netdev=chosen.netdev.name,
         environment={name: value for name, value, _reason in variables},

@@ -369,9 +369,9 @@ def test_a_software_device_has_no_driver_and_no_firmware(tmp_path: pathlib.Path)
 def test_a_bond_and_what_stands_under_it(tmp_path: pathlib.Path) -> None:
     case = CASES["a bond of a port's two halves"]
     fabric = fabric_picture(str(tmp_path), build(tmp_path, case.nics), case.cidr)
-    assert [(rail["netdev"], rail["kind"], rail["members"], rail["hca"]) for rail in fabric["rails"]] == [
-        ("bond0", "bond", ["enP2p1s0f0np0", "enp1s0f0np0"], "roceP2p1s0f0"),
-        ("bond0", "bond", ["enP2p1s0f0np0", "enp1s0f0np0"], "rocep1s0f0"),
+    assert [(rail["netdev"], rail["kind"], rail["members"], rail["hca"], rail["used"]) for rail in fabric["rails"]] == [
+        ("bond0", "bond", ["enP2p1s0f0np0", "enp1s0f0np0"], "roceP2p1s0f0", True),
+        ("bond0", "bond", ["enP2p1s0f0np0", "enp1s0f0np0"], "rocep1s0f0", False),
     ]
     assert fabric["problems"][0]["message"] == (
         "bond0 bonds enP2p1s0f0np0 and enp1s0f0np0 (802.3ad), so NCCL sees one RDMA device where each of them could be one."
