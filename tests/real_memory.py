@@ -65,7 +65,7 @@ def plan(folder: pathlib.Path) -> dict[str, t.Any]:
     command = arguments(known["commands"][0])
     size, ranks = int(command.pop("tp")), len(known["commands"])
     nodes = [(f"spark{rank + 1}", facts(known["pre"]["gpu"], [rank] if ranks > 1 else range(size))) for rank in range(ranks)]
-    return plan_memory(model, "sglang", command, nodes, size)
+    return plan_memory(model, "sglang", command, nodes, size, own=True)
 
 
 def main_memory(folder: pathlib.Path) -> tuple[int, int]:

@@ -28,7 +28,7 @@ SYSTEM_LEAST = 2 * GIB
 # Allocations that don't fill their blocks.
 BLOCKS = 256 * MIB
 # By how much the plan of a real run was too high at most, as shares of what was planned: over the thirteen runs of tests/fixtures/memory
-# weights 1.0 %, cache 0.7 %, and all else together 31 % (no run had prompts that fill a batch). Only what is lacking beyond that is sure.
+# weights 1.0 %, cache 0.3 %, and all else together 31 % (no run had prompts that fill a batch). Only what is lacking beyond that is sure.
 WEIGHTS_ERROR = 0.015
 CACHE_ERROR = 0.01
 FIXED_ERROR = 0.35
