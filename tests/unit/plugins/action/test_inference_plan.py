@@ -126,3 +126,20 @@ def test_a_variable_of_a_role_that_nobody_reads_is_refused() -> None:
     EXTRA["tp_launch_listen_adress"] = "127.0.0.1"
     with pytest.raises(AnsibleActionFail, match="There is no variable tp_launch_listen_adress: do you mean tp_launch_listen_address"):
         run()
+
+
+def test_what_the_plan_computes_goes_to_every_rank_and_is_told_by_itself() -> None:
+    memory = {"unified": True, "total_bytes": 119 << 30, "available_bytes": 110 << 30, "gpus": [{"index": 0}], "processes": [], "holders": []}
+    nodes = [{**node, "memory": memory, "model": {"path": "/srv/models/tiny", "weight_bytes": 20 << 30}} for node in NODES]
+    plan = run(nodes=nodes)["plan"]
+    [(option, value)] = plan["planned"].items()
+    assert option == "gpu-memory-utilization" and 0.5 < value < 1
+    for rank in plan["ranks"]:
+        assert rank["launch"]["arguments"] == {"max-model-len": 512, option: value} and rank["launch"]["planned"] == [option]
+    # A record's recipe is the user's own.
+    assert plan["recipe"]["engines"]["vllm"]["arguments"] == {"max-model-len": 512}
+    own = run(nodes=nodes, memory_setting="engine")["plan"]
+    assert (own["planned"], own["ranks"][0]["launch"]["planned"], own["ranks"][0]["launch"]["arguments"]) == (None, None, {"max-model-len": 512})
+    with pytest.raises(AnsibleActionFail, match="for the weights alone"):
+        run(nodes=[nodes[0], {**nodes[1], "memory": {**memory, "available_bytes": 1 << 30}}])
+    assert run(nodes=[nodes[0], {**nodes[1], "memory": {**memory, "available_bytes": 1 << 30}}], memory_check="warn")["plan"]["action"] == "start"

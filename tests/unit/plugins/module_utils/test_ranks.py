@@ -43,6 +43,11 @@ def test_labels_are_read_as_they_were_written() -> None:
         ({"sparkstack.rank": "one"}, "rank", -1),
         ({"sparkstack.spec": "{"}, "spec", {}),
         ({"sparkstack.spec": "[1]"}, "spec", {}),
+        ({"sparkstack.planned": "[1]"}, "planned", None),
+        ({"sparkstack.planned": "{"}, "planned", None),
+        ({"sparkstack.planned": "{}"}, "planned", {}),
+        ({"sparkstack.planned": '{"mem-fraction-static": 0.813}'}, "planned", {"mem-fraction-static": 0.813}),
+        ({}, "planned", None),
         # A rank that was started before this label came.
         ({}, "listen_address", "0.0.0.0"),
     ],

@@ -211,3 +211,13 @@ def test_differences_are_told_option_by_option() -> None:
         "secrets: /var/lib/sparkstack/secrets/d-rank0.env -> none",
     ]
     assert _container.differences(before, before) == []
+
+
+@pytest.mark.parametrize(("names", "told"), [(None, None), ((), {}), (("gpu-memory-utilization",), {"gpu-memory-utilization": 0.8})])
+def test_what_was_computed_is_told_by_a_label_and_is_no_part_of_the_content(names: tuple[str, ...] | None, told: dict[str, float] | None) -> None:
+    rank = dataclasses.replace(REQUEST.rank, arguments={"gpu-memory-utilization": 0.8})
+    said = dataclasses.replace(REQUEST, rank=rank)
+    request = dataclasses.replace(said, planned=names)
+    assert _container.planned(request) == told
+    assert _container.labels(request, "L1").get("sparkstack.planned") == (None if told is None else json.dumps(told))
+    assert _container.spec_hash(_container.public(request)) == _container.spec_hash(_container.public(said))

@@ -159,6 +159,14 @@ def test_it_is_left_to_the_engine_where_the_user_says_so() -> None:
     assert _plan_memory.lines(plan)[-1].startswith(f"{OPTION} is left to the engine; 0.8")
 
 
+def test_an_engine_s_own_default_that_asks_for_more_than_there_is_is_refused() -> None:
+    """vLLM: "Free memory on device .. on startup is less than desired GPU memory utilization (0.92, ..)"."""
+    [problem] = make([node(1), node(2, 104)], recipe("vllm"), memory_setting="engine").problems
+    assert problem.startswith("the engine's own gpu-memory-utilization 0.92 asks for 110.1 GiB of spark1, where ")
+    assert "set gpu-memory-utilization to 0." in problem
+    assert make([node(1), node(2, 104)], recipe("vllm")).problems == []
+
+
 @pytest.mark.parametrize(
     "second",
     [node(2, gpus=[]), node(2, total_bytes=None), dataclasses.replace(node(2), memory={})],
