@@ -21,6 +21,7 @@ import time
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart_wire as wire
+from ansible_collections.sparkstack.inference.plugins.module_utils._files import text
 
 CALL = 2.0
 """Seconds to reach a node that has answered a moment ago."""
@@ -63,7 +64,7 @@ class Sink:
         self._done: t.Dict[int, t.Dict[str, t.Any]] = {}
         self._port = 0
         self._streams: t.Dict[int, t.List[t.List[int]]] = {}
-        """Of each step, one counter a stream: a list of one number, which its own thread alone writes."""
+        """Of each step, one counter a stream, which its own thread alone writes: the bytes so far, and the thread's id."""
 
     def serve(self, channel: Talk, message: wire.Message) -> bool:
         """Answer a message of a test; false when it is none, or its connection has become a stream that has ended."""
@@ -103,7 +104,7 @@ class Sink:
 
     def _take(self, step: int, connection: socket.socket) -> None:
         """Count what comes of one stream. The bytes are not even copied: tcp(7), MSG_TRUNC."""
-        counter = [0]
+        counter = [0, threading.get_native_id()]
         self._streams.setdefault(step, []).append(counter)
         connection.settimeout(CALL + _FIRST)
         room = bytearray(_CHUNK)
@@ -121,14 +122,17 @@ class Sink:
         begun = time.monotonic()
         while not total():
             if time.monotonic() > begun + _FIRST:
-                return {"mb_s": 0.0, "bytes": 0, "error": "no byte came in {0:.1f} s".format(_FIRST)}
+                return {"mb_s": 0.0, "bytes": 0, "busy": 0.0, "error": "no byte came in {0:.1f} s".format(_FIRST)}
             time.sleep(_LOOK / 4)
         first = time.monotonic()
+        before = ready([counter[1] for counter in self._streams[step]])
         looks = [(first, total())]
         while looks[-1][0] < first + seconds:
             time.sleep(_LOOK)
             looks.append((time.monotonic(), total()))
-        return {"mb_s": rate(looks, first + seconds * _WARM), "bytes": looks[-1][1], "error": None}
+        threads = [counter[1] for counter in self._streams[step]]
+        busy = share(before, ready(threads), looks[-1][0] - first)
+        return {"mb_s": rate(looks, first + seconds * _WARM), "bytes": looks[-1][1], "busy": busy, "error": None}
 
 
 def rate(looks: t.Sequence[t.Tuple[float, int]], since: float) -> float:
@@ -136,6 +140,27 @@ def rate(looks: t.Sequence[t.Tuple[float, int]], since: float) -> float:
     start = next((look for look in looks[:-1] if look[0] >= since), looks[0])
     span = looks[-1][0] - start[0]
     return round((looks[-1][1] - start[1]) / span / 1e6, 1) if span > 0 else 0.0
+
+
+def ready(threads: t.Sequence[int]) -> t.Dict[int, float]:
+    """Seconds that each of these threads of this process has run or waited for a CPU so far; none where the kernel does not count it.
+
+    Source: Linux, Documentation/scheduler/sched-stats: C(schedstat) has the nanoseconds on a CPU, and those of waiting for one.
+    """
+    found = {}
+    for thread in threads:
+        words = text("/proc/self/task/{0}/schedstat".format(thread)).split()
+        if len(words) >= 2:
+            found[thread] = (int(words[0]) + int(words[1])) / 1e9
+    return found
+
+
+def share(before: t.Mapping[int, float], after: t.Mapping[int, float], seconds: float) -> float:
+    """The share of the time in which the threads had something to do, from 0 to 1. Those that wait for a link are near 0, those for a CPU near 1."""
+    if not after or seconds <= 0:
+        return 0.0
+    spent = sum(after[thread] - before.get(thread, 0.0) for thread in after)
+    return round(max(0.0, min(1.0, spent / len(after) / seconds)), 2)
 
 
 def reach(connection: socket.socket, peer: str, port: int, token: str) -> Talk:
@@ -155,6 +180,8 @@ def reach(connection: socket.socket, peer: str, port: int, token: str) -> Talk:
 def send(control: Talk, step: int, seconds: float, streams: int, call: t.Callable[[], Talk]) -> t.Dict[str, t.Any]:
     """Send for so many seconds in several streams, and return what the receiver counted: C(mb_s), C(bytes), C(error).
 
+    C(busy) is the share of the time in which the threads of the busier end ran or waited for a CPU: near 1, the link was not the limit.
+
     :param call: makes a connection to the receiver's listener. :raises WireError: when the receiver is gone.
     """
     until = seconds + _FIRST + CALL
@@ -172,9 +199,12 @@ def send(control: Talk, step: int, seconds: float, streams: int, call: t.Callabl
             _prepare(talk.connection)
             threads.append(threading.Thread(target=_pour, args=(talk.connection, piece.fileno(), enough, end), daemon=True))
             threads[-1].start()
+        begun = time.monotonic()
         control.connection.settimeout(until)
         try:
             found = control.receive()
+            told = ready([thread.native_id for thread in threads if thread.native_id])
+            found["busy"] = max(found.get("busy") or 0.0, share({}, told, time.monotonic() - begun))
         finally:
             enough.set()
         for talk in opened:

@@ -48,14 +48,14 @@ class Steps:
         self._lost: t.Set[str] = set()
 
     def take(self, steps: t.Sequence[Step]) -> t.List[t.Dict[str, t.Any]]:
-        """All steps: of those in which it sends C(row), C(mb_s), C(by), C(error) and C(rdma_error).
+        """All steps: of those in which it sends C(row), C(mb_s), C(by), C(busy), C(error) and C(rdma_error).
 
         A peer that was not met once is not waited for again.
         """
         found = []
         for step in steps:
             sends = step["kind"] == "send"
-            answer: t.Dict[str, t.Any] = {"mb_s": None, "by": None, "error": None, "rdma_error": None}
+            answer: t.Dict[str, t.Any] = {"mb_s": None, "by": None, "busy": None, "error": None, "rdma_error": None}
             if step["peer"] in self._lost:
                 answer["error"] = "{0} was not ready for an earlier test".format(step["peer"])
             else:
@@ -99,7 +99,7 @@ class Steps:
                 told = rate.send(control, number, step["seconds"], streams, call)
                 if told["mb_s"] * 8 < _SLOW * (step.get("speed_mbps") or 0):
                     told = max(told, rate.send(control, number, step["seconds"], streams, call), key=lambda one: float(one["mb_s"]))
-                found.update(mb_s=told["mb_s"], by="tcp", error=told["error"])
+                found.update(mb_s=told["mb_s"], by="tcp", busy=told["busy"], error=told["error"])
             control.ask({"do": "done", "step": number}, rate.CALL)
         return found
 

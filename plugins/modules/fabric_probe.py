@@ -187,6 +187,12 @@ pairs:
     send_error: {description: 'What the own kernel said where it did not send; or null.', type: str}
     mb_s: {description: 'Megabytes (1000000 bytes) a second that this node can send there, or null where that was not tested.', type: float, sample: 11576.3}
     by: {description: 'V(tcp) or V(ib_write_bw), or null.', type: str, sample: ib_write_bw}
+    busy:
+      description:
+        - With TCP, the share of the time from 0 to 1 in which the threads of the busier end ran or waited for a CPU; or null.
+        - Near 1, the machine was the limit and not the link. Threads that wait for a slow link have little to do.
+      type: float
+      sample: 0.31
     rdma_error: {description: 'Why C(ib_write_bw) failed, where it did and TCP was measured instead; or null.', type: str}
 seconds:
   description: How long it took.

@@ -211,7 +211,7 @@ def result(
             came = (_count(ended.get(host), hosts.index(row["peer"]), back) or {}).get("received") if back else None
             measured["error"] = _trouble(host, measured, bool(came or (mine or {}).get("asks")), bool((theirs or {}).get("asks")))
         rate = rates.get(row["row"], {})
-        measured.update(mb_s=rate.get("mb_s"), by=rate.get("by"), rdma_error=rate.get("rdma_error"))
+        measured.update(mb_s=rate.get("mb_s"), by=rate.get("by"), busy=rate.get("busy"), rdma_error=rate.get("rdma_error"))
         measured["error"] = measured["error"] or rate.get("error")
         found.append(measured)
     return found

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.sparkstack.inference.plugins.module_utils import _fabric_probe_arp as arp
 from ansible_collections.sparkstack.inference.plugins.module_utils import _fabric_probe_packet as packet
 from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_probe_rail import hardware
-from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_probe_rate import rate
+from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_probe_rate import rate, share
 from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_probe_steps import bandwidth
 
 KEY = b"k" * 32
@@ -157,6 +157,20 @@ def test_the_neighbour_table(netdev: str, address: str, expected: tuple[str | No
 )
 def test_the_rate(looks: list[tuple[float, int]], since: float, expected: float) -> None:
     assert rate(looks, since) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({1: 0.1, 2: 0.2}, {1: 0.6, 2: 0.3}, 0.6),
+        ({}, {1: 0.5, 2: 0.5}, 1.0),
+        ({1: 0.1}, {1: 0.9}, 1.0),
+        ({}, {}, 0.0),
+    ],
+    ids=["half", "all", "more than all", "not counted"],
+)
+def test_how_busy_the_threads_were(before: dict[int, float], after: dict[int, float], expected: float) -> None:
+    assert share(before, after, 0.5) == expected
 
 
 HEAD = """\

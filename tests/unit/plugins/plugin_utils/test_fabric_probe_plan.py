@@ -247,6 +247,7 @@ def test_a_good_pair() -> None:
         "send_error": None,
         "mb_s": 11500.0,
         "by": "ib_write_bw",
+        "busy": None,
         "rdma_error": None,
     }
 
