@@ -35,6 +35,8 @@ class Choice:
     recommended: float
     recommended_why: str
     recommended_pools: list[int]
+    settable: bool
+    """The engine surely starts with what is recommended."""
     concurrency: int | None
     """Requests of the longest length that fit at once with that value; None where the cache's shape is not known."""
     recommended_concurrency: int | None
@@ -42,7 +44,7 @@ class Choice:
 
     def told(self) -> dict[str, t.Any]:
         """Plain data: C(by), C(given) (by the recipe), C(option), C(value), C(why), C(node) that decides, C(recommended_option), C(recommended),
-        C(recommended_why), C(before), C(pool_bytes) and C(recommended_pool_bytes) of the rank that has least, C(concurrency) and
+        C(recommended_why), C(settable) (the engine starts with that), C(before), C(pool_bytes) and C(recommended_pool_bytes) of the rank that has least, C(concurrency) and
         C(recommended_concurrency)."""
         return {
             "by": self.by,
@@ -54,6 +56,7 @@ class Choice:
             "recommended_option": self.recommended_option,
             "recommended": self.recommended,
             "recommended_why": self.recommended_why,
+            "settable": self.settable,
             "before": self.before,
             "pool_bytes": max(min(self.pools), 0),
             "recommended_pool_bytes": max(min(self.recommended_pools), 0),
@@ -79,10 +82,11 @@ def choose(footprint: Footprint, measured: t.Sequence[int], rooms: t.Sequence[Ro
     reason = f"leaves {size(max(ways[best][0]))} beside weights and cache: {ways[best][1]}"
     decides = min(range(len(rooms)), key=lambda index: (rooms[index].free - rooms[index].weights, rooms[index].free))
     by, value, why, found = "plan", recommended, reason, recommended_pools
+    settable = _settable(footprint, measured, recommended, recommended_pools)
     if footprint.given:
         by, (option, value), why = "recipe", footprint.given, "the recipe says so"
         found = memory.pool(option, value, rooms)
-    elif own or not _settable(footprint, measured, recommended, recommended_pools):
+    elif own or not settable:
         by = "engine"
         if all(footprint.nodes[at].gpus for at in measured):
             value, why = memory.default_value(footprint.wish, footprint.shape), "the engine's own default"
@@ -100,6 +104,7 @@ def choose(footprint: Footprint, measured: t.Sequence[int], rooms: t.Sequence[Ro
         recommended=recommended,
         recommended_why=reason,
         recommended_pools=recommended_pools,
+        settable=settable,
         concurrency=_concurrency(footprint, measured, found),
         recommended_concurrency=_concurrency(footprint, measured, recommended_pools),
         before=before,

@@ -41,7 +41,9 @@ def judge(footprint: Footprint, measured: t.Sequence[int], rooms: t.Sequence[Roo
             f"{size(row['available_bytes'])} that are available: {_either(remedies(footprint, at, -row['spare_bytes']))}."
         )
         _add(footprint, at, sentence, row["short"], result)
-    if choice.by in ("recipe", "engine") and not short:
+    # What an engine does by itself is known where it has GPUs.
+    judged = choice.by == "recipe" or (choice.by == "engine" and all(footprint.nodes[at].gpus for at in measured))
+    if judged and not short:
         _judge_value(footprint, measured, rooms, choice, result)
     fits, wanted = result["context_length_that_fits"], footprint.wanted
     if not result["problems"] and fits is not None and fits < wanted:

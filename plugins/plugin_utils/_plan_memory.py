@@ -117,7 +117,7 @@ def _knob(knob: t.Mapping[str, t.Any] | None) -> list[str]:
     if knob["by"] == "kept":
         return [f"{option} stays {value}, which was computed for its last start" + (f"; now it would be {best}" if best != value else "")]
     if knob["by"] == "engine":
-        return [f"{option} is left to the engine" + (f"; {best} is recommended: {knob['recommended_why']}" if 0 < best < 1 else "")]
+        return [f"{option} is left to the engine" + (f"; {best} is recommended: {knob['recommended_why']}" if knob["settable"] else ": no value is sure")]
     if value > 1:
         return [f"{option} is {size(value)}, as the recipe says; {size(knob['recommended_pool_bytes'])} are estimated to fit"]
     if abs(value - best) < _SAME or option != knob["recommended_option"]:

@@ -174,6 +174,7 @@ def test_an_engine_s_own_default_that_asks_for_more_than_there_is_is_refused() -
 def test_nothing_is_computed_without_a_gpu_or_a_measurement_on_every_node(second: _planner.Node) -> None:
     plan = make([node(1), second])
     assert (given(plan), plan.planned) == ([None, None], {})
+    assert _plan_memory.lines(plan)[-1] == f"{OPTION} is left to the engine: no value is sure"
 
 
 def test_an_image_that_does_not_know_the_option_is_not_given_it() -> None:
@@ -359,6 +360,8 @@ def test_nothing_is_refused_by_estimate_on_nodes_without_a_gpu() -> None:
     """How an engine reckons there is not known: 62 GiB are enough for the weights."""
     plan = make([node(1, 62, gpus=[]), node(2, 62, gpus=[])])
     assert plan.problems == [] and plan.action == "start"
+    roomy = make([node(1, 90, gpus=[]), node(2, 90, gpus=[])], recipe("vllm"))
+    assert (roomy.planned, roomy.problems, [note for note in roomy.notes if "by estimate" in note]) == ({}, [], [])
 
 
 @pytest.mark.parametrize(
