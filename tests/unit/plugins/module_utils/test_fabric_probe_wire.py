@@ -291,6 +291,40 @@ def test_both_directions_one_after_the_other(nodes: t.Callable[[str], Node]) -> 
     assert nothing.commands == []
 
 
+@pytest.mark.parametrize(
+    ("speed", "rates", "expected", "tries"),
+    [
+        (10000, [(1200.0, 0.9)], (1200.0, 0.9), 1),
+        # The processor was the limit: perhaps another time it is not, and the best is what the link can do at least.
+        (10000, [(90.0, 0.9), (1100.0, 0.8)], (1100.0, 0.8), 2),
+        (10000, [(90.0, 0.9), (80.0, 0.8), (95.0, 0.7)], (95.0, 0.7), 3),
+        (10000, [(90.0, 0.0), (80.0, 0.0), (70.0, 0.0)], (90.0, 0.0), 3),
+        # The link was: that will be so again.
+        (10000, [(120.0, 0.1)], (120.0, 0.1), 1),
+        # No more is asked of TCP than it can do on any machine.
+        (200000, [(1000.0, 0.9)], (1000.0, 0.9), 1),
+        (None, [(1.0, 0.9)], (1.0, 0.9), 1),
+    ],
+)
+def test_a_busy_machine_gets_another_try(
+    nodes: t.Callable[[str], Node],
+    monkeypatch: pytest.MonkeyPatch,
+    speed: int | None,
+    rates: list[tuple[float, float]],
+    expected: tuple[float, float],
+    tries: int,
+) -> None:
+    answers = [{"mb_s": megabytes, "busy": busy, "bytes": 1, "error": None} for megabytes, busy in rates]
+    done: list[t.Any] = []
+    monkeypatch.setattr(stepping.rate, "send", lambda *given: (done.append(given), answers[len(done) - 1])[1])
+    here, there = nodes(HERE), nodes(THERE)
+    (rate,), _nothing = take(
+        (here, [step(1, "send", here, there, speed_mbps=speed)], Runner((1, "", ""))),
+        (there, [step(1, "receive", there, here, speed_mbps=speed)], Runner((1, "", ""))),
+    )
+    assert ((rate["mb_s"], rate["busy"]), len(done)) == (expected, tries)
+
+
 def test_a_receiver_lets_its_sender_in_at_that_step_only(nodes: t.Callable[[str], Node], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stepping.rate, "MEET", 0.4)
     here, there = nodes(HERE), nodes(THERE)
