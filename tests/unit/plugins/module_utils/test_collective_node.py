@@ -60,8 +60,9 @@ class Daemon:
                     daemon.containers[name] = {"Id": "c1", "Name": f"/{name}", "Config": {"Labels": OURS}}
                     self.answer(201, b'{"Id": "c1"}')
                 elif word == "start":
-                    self.answer(start, b'{"message": "could not select device driver"}' if start >= 400 else b"")
+                    # Before the answer: who asked may be gone when it comes.
                     daemon.started.set()
+                    self.answer(start, b'{"message": "could not select device driver"}' if start >= 400 else b"")
                 else:
                     self.send_response(200)
                     self.send_header("Connection", "close")
@@ -80,7 +81,8 @@ class Daemon:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                if body:
+                    self.wfile.write(body)
 
             def log_message(self, *_arguments: t.Any) -> None:
                 pass
