@@ -44,8 +44,8 @@ class Choice:
 
     def told(self) -> dict[str, t.Any]:
         """Plain data: C(by), C(given) (by the recipe), C(option), C(value), C(why), C(node) that decides, C(recommended_option), C(recommended),
-        C(recommended_why), C(settable) (the engine starts with that), C(before), C(pool_bytes) and C(recommended_pool_bytes) of the rank that has least, C(concurrency) and
-        C(recommended_concurrency)."""
+        C(recommended_why), C(settable) (the engine starts with that), C(before), C(pool_bytes) and C(recommended_pool_bytes) of the rank that has
+        least, C(concurrency) and C(recommended_concurrency)."""
         return {
             "by": self.by,
             "given": self.by == "recipe",
