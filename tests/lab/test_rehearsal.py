@@ -174,6 +174,7 @@ def test_nccl_lines_are_late_in_a_pipe_and_at_once_in_a_file(pair: tuple[Rank, R
 def test_it_is_deployed_watched_and_proved_on_the_lab() -> None:
     play.lab("up")
     play.install_engine()
+    play.empty("spark1", "spark2")
     recipe = {"tp_launch_recipe": str(play.ROOT / "tests/lab/recipes/tiny-sglang-rehearsal.yml")}
     first = play.playbook("playbooks/deploy.yml", extra=recipe)
     assert first.code == 0, first.output
