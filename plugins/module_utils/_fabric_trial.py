@@ -250,11 +250,13 @@ class Trial:
 
     def restore(self) -> bool:
         """Bring back what was before this collection has changed it; False where it has changed nothing."""
-        self.undo()
-        if not os.path.exists(self.path(f"{FOLDER}/{BEFORE}.sh")):
-            return False
+        done = self.undo()
         self.forget()
-        return self._script(BEFORE)
+        if os.path.exists(self.path(f"{FOLDER}/{BEFORE}.sh")):
+            done = self._script(BEFORE)
+        with contextlib.suppress(OSError):
+            os.rmdir(self.path(FOLDER))
+        return done
 
     def before(self) -> t.Optional[Data]:
         """What it was before this collection has changed it, or None."""

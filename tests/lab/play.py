@@ -84,9 +84,9 @@ def read(code: int, output: str, seconds: float) -> Play:
 
 
 @contextlib.contextmanager
-def playing(name: str) -> t.Iterator[subprocess.Popen[str]]:
+def playing(name: str, *arguments: str) -> t.Iterator[subprocess.Popen[str]]:
     """A run of a playbook in the background; it is killed, with all its forks, when the block ends."""
-    command = [str(BIN / "ansible-playbook"), name, "-i", inventory()]
+    command = [str(BIN / "ansible-playbook"), name, "-i", inventory(), *arguments]
     with subprocess.Popen(
         command, cwd=ROOT, env={**environment(), "PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as run:
