@@ -44,6 +44,21 @@ class Preflight:
 
     def play(self, scene: Scene, *options: str, without: t.Sequence[str] = (), before: t.Sequence[str] = (), **variables: t.Any) -> tuple[int, str]:
         """How a run of the role ended, and what it wrote. :param without: hosts that can't be reached. :param before: modules that ran earlier."""
+        self.answer(scene, without)
+        tasks: list[t.Any] = [{f"sparkstack.inference.{name}": {}} for name in before]
+        tasks.append({"ansible.builtin.include_role": {"name": "sparkstack.inference.preflight"}, "vars": variables})
+        (self.folder / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+        return self.run("play.yml", *options)
+
+    def run(self, *words: str) -> tuple[int, str]:
+        """How a run of a playbook ended, and what it wrote."""
+        line = [sys.executable, "-m", "ansible", "playbook", "-i", "hosts.yml", "-c", "local", *words]
+        environment = {**os.environ, "WAYS": str(self.folder), "ANSIBLE_COLLECTIONS_PATH": str(self.folder), "ANSIBLE_LOCALHOST_WARNING": "false"}
+        done = subprocess.run(line, cwd=self.folder, env=environment, text=True, capture_output=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def answer(self, scene: Scene, without: t.Sequence[str] = ()) -> None:
+        """What the modules say, and the inventory."""
         answers: dict[str, list[dict[str, t.Any]]] = {}
         for name, node in scene.nodes.items():
             answers[f"fabric_facts {name}"] = [{"unreachable": True}] if name in without else [{"ansible_facts": {"fabric": node["fabric"]}}]
@@ -54,17 +69,6 @@ class Preflight:
         (self.folder / "answers.json").write_text(json.dumps(answers))
         groups = {"head": {"hosts": {"spark1": None}}, "workers": {"hosts": {name: None for name in scene.nodes if name != "spark1"}}}
         (self.folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"children": groups, "vars": {"ansible_become": False}}}))
-        play = {
-            "hosts": "all",
-            "gather_facts": False,
-            "vars": variables,
-            "tasks": [{"ansible.builtin.include_role": {"name": "sparkstack.inference.preflight"}}],
-        }
-        (self.folder / "play.yml").write_text(yaml.safe_dump([play]))
-        words = [sys.executable, "-m", "ansible", "playbook", "-i", "hosts.yml", "-c", "local", "play.yml", *options]
-        environment = {**os.environ, "WAYS": str(self.folder), "ANSIBLE_COLLECTIONS_PATH": str(self.folder), "ANSIBLE_LOCALHOST_WARNING": "false"}
-        done = subprocess.run(words, cwd=self.folder, env=environment, text=True, capture_output=True, check=False)
-        return done.returncode, done.stdout + done.stderr
 
     def calls(self, name: str, host: str = "spark1") -> list[dict[str, t.Any]]:
         path = self.folder / f"{name} {host}"

@@ -107,6 +107,27 @@ def test_tcp_on_a_fast_link_is_not_asked_for_more_than_tcp_can_give() -> None:
     assert report["result"] == "ready" and "can't tell a link in its slow state (13 Gb/s)" in words(report, "bandwidth")
 
 
+@pytest.mark.parametrize(("busy", "expected"), [(0.95, []), (0.3, [("bandwidth", "blocked", "spark1", "spark2", RAIL)])])
+def test_a_busy_processor_is_no_slow_link(busy: float, expected: list[t.Any]) -> None:
+    scene = Scene()
+    for src, dst, rate in (("spark1", "spark2", 75.0), ("spark2", "spark1", 180.0)):
+        for pair in scene.told(src, dst, RAIL):
+            pair.update(by="tcp", mb_s=rate, busy=busy)
+    report = scene.judge()
+    assert found(report) == expected
+    said = "600 Mb/s" if expected else "0.6 Gb/s by TCP while the processor was the limit"
+    assert said.replace("600 Mb/s", "0.6 Gb/s each way by tcp") in words(report, "bandwidth")
+
+
+def test_rdma_that_fails_is_told_with_its_own_words() -> None:
+    scene = Scene()
+    for pair in scene.told("spark1", "spark2", RAIL):
+        pair.update(by="tcp", mb_s=1400.0, busy=0.6, rdma_error="Couldn't allocate MR {12}")
+    report = scene.judge()
+    assert found(report) == [("bandwidth", "slow", "spark1", "spark2", RAIL)]
+    assert "RDMA failed there, though both ends have it (ib_write_bw: Couldn't allocate MR {12}), so TCP was measured" in words(report, "bandwidth")
+
+
 def test_one_lost_packet_is_no_loss() -> None:
     scene = Scene()
     scene.lose("spark1", "spark2", 0.005)
