@@ -210,8 +210,9 @@ def own(token: str) -> Talk:
 
 def start(listener: Listener) -> None:
     """Have the listener run in a process of its own, which outlives this one."""
-    if os.fork():
-        os.wait()
+    first = os.fork()
+    if first:
+        os.waitpid(first, 0)
         return
     try:
         os.setsid()
