@@ -177,7 +177,8 @@ class ActionModule(ActionBase):
         except AnsibleConnectionFailure as error:
             raise AnsibleActionFail(f"the node cannot be reached: {error}") from error
         if found.get("failed"):
-            raise AnsibleActionFail(str(found.get("msg") or "the module failed"), result={"stderr": found.get("module_stderr", "")})
+            said = found.get("msg") or found.get("module_stderr") or found.get("exception") or "the module gave no reason"
+            raise AnsibleActionFail(str(said))
         return found
 
 

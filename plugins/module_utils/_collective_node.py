@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
-import importlib.util
 import json
 import os
 import socket
@@ -19,7 +18,7 @@ import time
 import typing as t
 from urllib.parse import quote
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _sockets
+from ansible_collections.sparkstack.inference.plugins.module_utils import _collective_program, _sockets
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError, demultiplex
 from ansible_collections.sparkstack.inference.plugins.module_utils._files import integer, text
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity
@@ -27,7 +26,6 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._ranks import
 
 FOLDER = "/var/lib/sparkstack/collective"
 """The folder on a node with what each deployment's ranks have proved."""
-_PROGRAM = "ansible_collections.sparkstack.inference.plugins.module_utils._collective_program"
 _MOST = 1 << 20
 """Bytes of output that are kept: 200 lines of NCCL for each GPU are usual."""
 _GRACE = 15.0
@@ -38,9 +36,8 @@ _GONE = 10.0
 
 def source() -> str:
     """The text of the program that runs in the image; also out of the archive that Ansible brings modules in."""
-    spec = importlib.util.find_spec(_PROGRAM)
-    loader: t.Any = spec.loader if spec else None
-    return str(loader.get_source(_PROGRAM))
+    loader: t.Any = _collective_program.__loader__
+    return str(loader.get_source(_collective_program.__name__))
 
 
 def look(api: DockerAPI, image: str, name: str, port: t.Optional[int], netdevs: t.Sequence[str], root: str = "/") -> t.Dict[str, t.Any]:
