@@ -64,16 +64,27 @@ def of_codes(nodes: t.Sequence[Node], item: str) -> list[Item]:
     return found
 
 
-def stray(node: Node) -> t.Mapping[str, t.Any] | None:
-    """A rail with an address of a node that has none inside the fabric: its address is in a wrong subnet."""
-    lost = any(problem["code"] == "no_address" for problem in node.codes)
-    rails = [rail for rail in node.fabric.get("rails") or [] if rail.get("address") and rail.get("state") != "down"]
-    return next(iter(rails), None) if lost else None
+def stray(node: Node, nodes: t.Sequence[Node] = ()) -> t.Mapping[str, t.Any] | None:
+    """A rail with an address of a node that has none inside the fabric: its address is in a wrong subnet.
+
+    Where it has no RDMA device to be known by, it is the interface by whose name others are on the fabric.
+    """
+    if not any(problem["code"] == "no_address" for problem in node.codes):
+        return None
+    for rail in node.fabric.get("rails") or []:
+        if rail.get("address") and rail.get("state") != "down":
+            return t.cast("t.Mapping[str, t.Any]", rail)
+    names = {other.fabric.get("netdev") for other in nodes}
+    for interface in node.fabric.get("interfaces") or []:
+        if interface["netdev"] in names and interface.get("addresses") and interface.get("state") != "down":
+            address, _slash, prefix = interface["addresses"][0].partition("/")
+            return {"netdev": interface["netdev"], "address": address, "prefix": int(prefix or 32)}
+    return None
 
 
 def address(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
     """Each node has one on the fabric."""
-    found = [item for item in of_codes(nodes, "address") if not stray(next(node for node in nodes if node.name == item.node))]
+    found = [item for item in of_codes(nodes, "address") if not stray(next(node for node in nodes if node.name == item.node), nodes)]
     known = [node for node in nodes if node.fabric.get("address")]
     told = [f"{node.name} {node.fabric['address']} on {node.fabric.get('netdev')}" for node in known]
     return Checked(found, (", ".join(told) if len(told) < 4 else f"{told[0]}, to {told[-1]}") if told else None)
@@ -98,7 +109,7 @@ def subnet(nodes: t.Sequence[Node], wanted: Wanted, answered: t.Collection[tuple
     known = [node for node in nodes if node.rails]
     head = next((node for node in known if node.name == wanted.head), known[0] if known else None)
     for node in nodes:
-        rail = stray(node)
+        rail = stray(node, nodes)
         if rail:
             its = f"its address {rail['address']}/{rail.get('prefix')}"
             text = f"{its} is outside the fabric" + (f", in another subnet than {head.name}'s {_own(head)}" if head else "")

@@ -82,9 +82,11 @@ def hosts_file(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
     fabrics = {node.name: node.fabric.get("address") for node in nodes}
     names = {node.preflight.get("hostname"): node.name for node in nodes if node.preflight.get("hostname")} | {node.name: node.name for node in nodes}
     for node in nodes:
-        pinned = all((node.fabric.get("environment") or {}).get(name) for name in _HOST_VARIABLES)
+        # Without an address on the fabric there are none yet, and that is told already.
+        pinned = not node.fabric.get("address") or all((node.fabric.get("environment") or {}).get(name) for name in _HOST_VARIABLES)
         for name, entries in (node.preflight.get("hosts") or {}).items():
-            owner = names.get(name)
+            # Two nodes may have been given one name: each is itself.
+            owner = node.name if name in (node.name, node.preflight.get("hostname")) else names.get(name)
             wrong = [entry for entry in entries if owner and _wrong(entry, addresses[owner])]
             if not wrong or not owner:
                 continue
@@ -96,9 +98,8 @@ def hosts_file(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
             else:
                 found.append(Item("hosts_file", BLOCKED if own and not pinned else SLOW, text, remedy, node.name, None if own else owner))
     if notes:
-        text = (
-            f"{listed(notes)} {'take their' if len(notes) > 1 else 'takes its'} own name for 127.0.1.1, which ranks do not ask for: their addresses are given"
-        )
+        take = "take their" if len(notes) > 1 else "takes its"
+        text = f"{listed(notes)} {take} own name for a loopback address; ranks do not ask for it, as their addresses are given"
         found.append(Item("hosts_file", READY, text))
     return Checked(found, "no name leads astray" if any(node.read for node in nodes) else None)
 

@@ -97,7 +97,8 @@ def reach(seen: Measured, wanted: Wanted) -> Checked:
     }
     remedy = "Check the cable and the switch's ports, then firewalls on both ends ('nft list ruleset') and routes ('ip route get')."
     found += items(collapse(counted, dead), "reach", BLOCKED, texts, remedy)
-    seen.explained |= dead
+    # An answer needs both directions, and so do TCP and all that is measured by it.
+    seen.explained |= dead | {edge.turned for edge in counted if edge.key in dead}
     # What could not be tried at all, for a reason that nothing before has told.
     told = {item.node for item in found}
     untried = [edge for edge in seen.open if edge.loss is None and edge.told.get("error") and edge.turned not in dead and not told & {edge.src, edge.dst}]
@@ -219,7 +220,8 @@ def firewall(seen: Measured, wanted: Wanted) -> Checked:
         if deaf:
             text = f"no UDP packet of {listed(deaf)} arrives there, though TCP does: a firewall drops it, and loss and MTU can't be measured"
             found.append(Item("firewall", SLOW, text, _let_in(node), node.name, deaf[0] if len(deaf) == 1 else None))
-    return Checked(found, f"{len({port for edge in tried for port in edge.told['tcp']})} ports are let in" if tried else None)
+    tcp = sorted({int(port) for edge in tried for port in edge.told["tcp"]})
+    return Checked(found, f"TCP {listed([str(port) for port in tcp])} let in" if tcp else None)
 
 
 def _shut(node: Node, ports: list[int], answer: str, shut: list[Edge], wanted: Wanted) -> Item:

@@ -61,6 +61,13 @@ def subnet(scene: Scene) -> None:
     scene.nodes["spark2"]["probe"]["pairs"] = []
 
 
+def subnet_without_rdma(scene: Scene) -> None:
+    for name, address in (("spark1", "192.168.200.11/24"), ("spark2", "192.168.210.12/24")):
+        scene.replace(name, at(P0, address, hca=""))
+        scene.nodes[name]["preflight"].update(infiniband=[], rdma=[], hosts={name: ["127.0.1.1"]})
+    scene.nodes["spark1"]["probe"]["pairs"] = scene.nodes["spark2"]["probe"]["pairs"] = []
+
+
 def prefix(scene: Scene) -> None:
     scene.replace("spark2", at(P0, "192.168.200.12/30"))
     scene.nodes["spark2"]["probe"]["pairs"] = scene.nodes["spark1"]["probe"]["pairs"] = []
@@ -238,6 +245,11 @@ CASES: list[tuple[t.Callable[[Scene], None], list[Finding], tuple[str, ...]]] = 
     (some, [("loss", "slow", "spark2", "spark1", TWIN)], ("3% of the packets that spark2 sends to spark1 are lost",)),
     (mtu, [("path_mtu", "slow", "spark2", None, RAIL)], ("its MTU is 1500, where spark1 has 9000", "'ip link set enp1s0f0np0 mtu 9000'")),
     (switch_mtu, [("path_mtu", "blocked", "spark1", "spark2", RAIL)], ("packets of more than 1500 bytes are lost on the way", "switch")),
+    (
+        subnet_without_rdma,
+        [("subnet", "blocked", "spark2", "spark1", RAIL)],
+        ("192.168.210.12/24 is outside the fabric", "Give enp1s0f0np0 an address in 192.168.200.0/24"),
+    ),
     (
         subnet,
         [("subnet", "blocked", "spark2", "spark1", RAIL)],
