@@ -89,7 +89,13 @@ class Ways:
 
     def play(self, part: str, answers: dict[str, t.Any], *options: str, **variables: t.Any) -> str:
         """Play a part of the role; returns what the run wrote. :param answers: of the modules, by name or by name and host, one a call."""
-        found = {"docker": {"reachable": True}, "containers": [{"running": True, "rank": 0}], "image": {"identity": "old"}, "now": 5.0, "autostart": {}}
+        found = {
+            "docker": {"reachable": True},
+            "containers": [{"running": True, "rank": 0, "name": "tiny-rank0"}],
+            "image": {"identity": "old"},
+            "now": 5.0,
+            "autostart": {},
+        }
         known = {
             "inference_info": [{**found, "ledger": {"tiny": variables.pop("ledger", {})}}],
             "gpu_memory_facts": [{"ansible_facts": {"gpu_memory": {"gpus": []}}}],
@@ -143,11 +149,87 @@ def test_room_is_made_and_the_nodes_are_guarded_while_the_ranks_load(ways: Ways)
     assert [call.get("state") for call in ways.calls("inference_launch", "spark2")] == ["absent", "started"]
 
 
-def test_where_a_guard_has_stopped_a_rank_all_are_stopped(ways: Ways) -> None:
-    failed = {"verdict": "failed", "summary": "It was stopped by the memory guard.", "remedy": "Lower it.", "nodes": {"spark2": {"guarded": True}}}
-    told = ways.play("main", {"inference_plan": [{"plan": plan("L2", "new")}], "init_phase_wait": [failed]})
-    assert "It was stopped by the memory guard. Lower it." in told and ways.locks() == ["held", "free"]
+STOPPED = {"verdict": "failed", "summary": "It was stopped by the memory guard.", "remedy": "Lower it.", "nodes": {"spark2": {"guarded": True}}}
+TOLD = {"name": "tiny-rank1", "available": 1, "curve": [[1.0, 9]]}
+BACK = {"returned": True, "msg": "spark1: 1.0 GiB came back."}
+KEPT = {"returned": False, "msg": "spark2: of the 8.0 GiB that the ranks held 0 MiB came back within 60 s."}
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_where_a_guard_has_stopped_a_rank_all_are_stopped_and_the_memory_is_seen_to_come_back(ways: Ways, kept: bool) -> None:
+    answers = {
+        "inference_plan": [{"plan": plan("L2", "new")}],
+        "init_phase_wait": [STOPPED],
+        "memory_guard spark2": [{}, {}, {"told": TOLD}],
+        "memory_return_wait": [BACK],
+        "memory_return_wait spark2": [BACK, {**KEPT, "failed": True} if kept else BACK],
+        "gpu_memory_facts": [
+            {"ansible_facts": {"gpu_memory": {"gpus": [], "of": "the plan"}}},
+            {"ansible_facts": {"gpu_memory": {"gpus": [], "of": "the end"}}},
+        ],
+    }
+    told = ways.play("main", answers)
+    failure = "It was stopped by the memory guard. Lower it."
+    assert f"{failure} {KEPT['msg']}" in told if kept else failure in told and KEPT["msg"] not in told
+    assert "spark1: 1.0 GiB came back." in told and ways.locks() == ["held", "free"]
     assert [[call.get("state") for call in ways.calls("inference_launch", host)] for host in ("spark1", "spark2")] == [["absent", "started", "stopped"]] * 2
+    # Those that ran before the start, then the rank that still held memory, and the one that the guard has stopped.
+    first, second = (ways.calls("memory_return_wait", host) for host in ("spark1", "spark2"))
+    assert [(call["before"]["of"], call["containers"], call.get("guard")) for call in first] == [
+        ("the plan", ["tiny-rank0"], None),
+        ("the end", ["tiny-rank0"], None),
+    ]
+    assert [(call["before"]["of"], call["containers"], call.get("guard")) for call in second] == [
+        ("the plan", ["tiny-rank0"], None),
+        ("the plan", ["tiny-rank1"], TOLD),
+    ]
+
+
+def test_a_rank_that_a_guard_stops_after_the_watch_is_told(ways: Ways) -> None:
+    ready = {"verdict": "ready", "summary": "", "remedy": "", "nodes": {"spark2": {"guarded": False}}}
+    answers = {
+        "inference_plan": [{"plan": plan("L2", "new")}],
+        "init_phase_wait": [ready, STOPPED],
+        # The first is the look at what runs.
+        "inference_proof": [{"answered": False}, {"failed": True, "msg": "The head does not answer."}],
+        "memory_guard spark2": [{}, {}, {"told": TOLD}],
+        "memory_return_wait": [BACK],
+    }
+    told = ways.play("main", answers)
+    assert "It was stopped by the memory guard. Lower it." in told and ways.calls("inference_launch", "spark1")[-1]["state"] == "stopped"
+    kept = ways.calls("launch_record", "spark1")[-1]["record"]
+    assert kept["verdict"]["summary"].startswith("It was stopped by the memory guard.")
+
+
+def test_what_an_earlier_guard_has_told_is_of_no_launch_that_never_loaded(ways: Ways) -> None:
+    answers = {
+        "inference_plan": [{"plan": plan("L2", "new")}],
+        "inference_launch spark2": [{}, {"failed": True, "msg": "No space left."}],
+        "memory_guard spark2": [{}, {"told": TOLD}],
+    }
+    assert "No space left." in ways.play("main", answers)
+    assert ways.calls("init_phase_wait", "spark2") == [] and len(ways.calls("memory_return_wait", "spark2")) == 1
+
+
+def test_what_does_not_come_back_before_a_restart_is_told_and_stops_nothing(ways: Ways) -> None:
+    told = ways.play("main", {"inference_plan": [{"plan": plan("L2", "new")}], "memory_return_wait spark2": [{**KEPT, "failed": True}]})
+    assert KEPT["msg"] in told and "failed=0" in told and "answered" in told
+
+
+def test_ranks_that_diagnose_starts_once_more_are_guarded_too(ways: Ways) -> None:
+    answers = {
+        "inference_plan": [{"plan": plan("L2", "new")}],
+        "diagnosis_plan": [{"plan": {"json": "", "bundle": "", "notes": [], "logs": []}}],
+        "inference_proof": [{"answered": False}],
+        "init_phase_wait": [{**STOPPED, **dict.fromkeys(["phase", "cause", "culprit"]), "evidence": [], "notes": []}],
+        "memory_guard spark2": [{}, {}, {"told": TOLD}],
+        "memory_return_wait": [BACK],
+    }
+    told = ways.play("diagnose", answers, relaunch=True)
+    assert "FAILED: It was stopped by the memory guard." in told and "failed=0" in told and ways.locks() == ["held", "free"]
+    assert [call.get("state", "started") for call in ways.calls("memory_guard", "spark1")] == ["started", "started", "stopped"]
+    assert [call.get("state") for call in ways.calls("inference_launch", "spark1")] == ["absent", "started", "stopped"]
+    assert ways.calls("memory_return_wait", "spark2")[-1]["guard"] == TOLD
 
 
 def test_without_a_guard_nobody_is_asked_about_it(ways: Ways) -> None:
@@ -204,7 +286,7 @@ def test_a_rollback_takes_the_lock_before_it_touches_anything_and_gives_it_back(
 
 
 def test_a_rollback_in_check_mode_plans_with_the_image_that_it_would_give_the_name_back_to(ways: Ways) -> None:
-    found = {"docker": {"reachable": True}, "containers": [{"running": True, "rank": 0}], "now": 5.0, "autostart": {}}
+    found = {"docker": {"reachable": True}, "containers": [{"running": True, "rank": 0, "name": "tiny-rank0"}], "now": 5.0, "autostart": {}}
     found["ledger"] = {"tiny": {"last": record("L2", "new"), "good": record("L1", "old")}}
     looks = [{**found, "image": image and {"identity": image}} for image in ("new", "new", "new", "old", None, "old")]
     answers = {"inference_plan": [{"plan": plan("L3", "old")}], "inference_info spark1": looks, "inference_info spark2": [looks[0]]}
