@@ -26,6 +26,10 @@ from ansible_collections.sparkstack.inference.plugins.plugin_utils._preflight_wo
 LOSS_BLOCKED, LOSS_SLOW = 0.2, 0.005
 """Shares of packets. RDMA sends all that follows a lost packet again: half a percent costs most of the speed, and over a fifth nothing works."""
 JUMBO = 9000
+_UNPLUGGED = "Check the cable and the switch's ports, then firewalls on both ends ('nft list ruleset') and routes ('ip route get')."
+_FILTERED = (
+    "The other end answers to ARP, so the cable is good: look for what drops IP, a firewall on either end ('nft list ruleset') or a filter on the switch."
+)
 _OPEN = {
     "ufw": "'ufw allow from {net}'",
     "firewalld": "'firewall-cmd --permanent --zone=trusted --add-source={net}' and 'firewall-cmd --reload'",
@@ -95,8 +99,10 @@ def reach(seen: Measured, wanted: Wanted) -> Checked:
         "pair": "nothing that either sends arrives at the other",
         "one_way": "nothing that {node} sends arrives at {peer}, though what {peer} sends arrives at {node}",
     }
-    remedy = "Check the cable and the switch's ports, then firewalls on both ends ('nft list ruleset') and routes ('ip route get')."
-    found += items(collapse(counted, dead), "reach", BLOCKED, texts, remedy)
+    for group in collapse(counted, dead):
+        # ARP crosses every cable that is good, and no firewall for IP has a part in it.
+        near = all(edge.told.get("macs") for edge in group.edges)
+        found += items([group], "reach", BLOCKED, texts, _FILTERED if near else _UNPLUGGED)
     # An answer needs both directions, and so do TCP and all that is measured by it.
     seen.explained |= dead | {edge.turned for edge in counted if edge.key in dead}
     # What could not be tried at all, for a reason that nothing before has told.

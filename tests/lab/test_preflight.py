@@ -123,7 +123,7 @@ FAULTS = [
         lab("fault", WORKER, "deaf"),
         lab("mend", WORKER),
         [("reach", "blocked", HEAD, RAIL)],
-        ("nothing that spark1 sends arrives at spark2, though what spark2 sends arrives at spark1", "Check the cable and the switch"),
+        ("nothing that spark1 sends arrives at spark2, though what spark2 sends arrives at spark1", "so the cable is good: look for what drops IP"),
     ),
     Fault("dead", lab("loss", WORKER, "100"), lab("loss", WORKER, "0"), [("reach", "blocked", HEAD, RAIL)], ("spark1 to spark2, enp1s0f0np0: nothing that",)),
     Fault("mtu", lab("fault", WORKER, "mtu", "1500"), lab("mend", WORKER), [("path_mtu", "slow", WORKER, RAIL)], ("its MTU is 1500", "mtu 9000")),

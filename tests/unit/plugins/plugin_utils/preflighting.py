@@ -125,9 +125,10 @@ class Scene:
         for pair in self.told(src, dst, netdev):
             pair.update(received=round(pair["sent"] * (1 - share)), loss_share=share)
             if share == 1:
-                pair.update(
-                    answered=0, rtt_ms=None, path_mtu=None, control="timeout", tcp=dict.fromkeys(pair["tcp"], "timeout"), mb_s=None, clock_offset_s=None
-                )
+                pair.update(answered=0, rtt_ms=None, path_mtu=None, clock_offset_s=None)
+        # TCP and ARP take both directions.
+        for pair in [*self.told(src, dst, netdev), *self.told(dst, src, netdev)] if share == 1 else []:
+            pair.update(control="timeout", tcp=dict.fromkeys(pair["tcp"], "timeout"), mb_s=None, macs=[], mac_seen=None)
 
     def judge(self, *skip: str, **wanted: t.Any) -> Data:
         """The report."""

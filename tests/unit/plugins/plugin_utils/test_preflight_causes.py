@@ -30,6 +30,12 @@ def one_way(scene: Scene) -> None:
     scene.lose("spark1", "spark2", netdev=RAIL)
 
 
+def filtered(scene: Scene) -> None:
+    one_way(scene)
+    for pair in [*scene.told("spark1", "spark2", RAIL), *scene.told("spark2", "spark1", RAIL)]:
+        pair["macs"] = [pair["mac_told"]]
+
+
 def both_ways(scene: Scene) -> None:
     scene.lose("spark1", "spark2", netdev=RAIL)
     scene.lose("spark2", "spark1", netdev=RAIL)
@@ -245,6 +251,7 @@ CASES: list[tuple[t.Callable[[Scene], None], list[Finding], tuple[str, ...]]] = 
     (some, [("loss", "slow", "spark2", "spark1", TWIN)], ("3% of the packets that spark2 sends to spark1 are lost",)),
     (mtu, [("path_mtu", "slow", "spark2", None, RAIL)], ("its MTU is 1500, where spark1 has 9000", "'ip link set enp1s0f0np0 mtu 9000'")),
     (switch_mtu, [("path_mtu", "blocked", "spark1", "spark2", RAIL)], ("packets of more than 1500 bytes are lost on the way", "switch")),
+    (filtered, [("reach", "blocked", "spark1", "spark2", RAIL)], ("The other end answers to ARP, so the cable is good: look for what drops IP",)),
     (
         subnet_without_rdma,
         [("subnet", "blocked", "spark2", "spark1", RAIL)],
