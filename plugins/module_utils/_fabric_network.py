@@ -75,6 +75,14 @@ def routed(*route_jsons: str) -> t.List[str]:
     return sorted(set(found))
 
 
+def external(told: str) -> t.List[str]:
+    """The interfaces whose addresses NetworkManager has left to somebody else.
+
+    :param told: what C(nmcli -t -f DEVICE,STATE device) says, such as 'enp1s0f0np0:connected (externally)'.
+    """
+    return [line.partition(":")[0] for line in told.splitlines() if line.endswith(":connected (externally)")]
+
+
 def ssh_address(root: str, pid: int) -> t.Optional[str]:
     """The address of this node that the SSH session was made to, or None where there is none.
 

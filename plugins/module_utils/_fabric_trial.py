@@ -121,6 +121,10 @@ class Trial:
         links = self.links()
         files = {path: self._backup(path) for path in ["/" + _netplan.OURS, *replace]}
         state = {wanted["netdev"]: {key: links[wanted["netdev"]][key] for key in ("mtu", "up", "addresses")} for wanted in interfaces}
+        manager = self.run(["systemctl", "is-active", "--quiet", "NetworkManager"])[0] == 0
+        external = _fabric_network.external(self.run(["nmcli", "-t", "-f", "DEVICE,STATE", "device"])[1]) if manager else []
+        for netdev, entry in state.items():
+            entry["external"] = netdev in external
         data = {"run": run, "began": time.time(), "seconds": seconds, "files": files, "interfaces": state}
         os.makedirs(self.path(FOLDER), mode=0o700, exist_ok=True)
         self._keep(TRIAL, data)

@@ -60,6 +60,16 @@ fi
 if systemctl is-active --quiet NetworkManager; then
     nmcli general reload
     nmcli connection reload
+    # What is up stays as it was put up, whatever its file says by now.
+    for netdev in {netdevs}; do
+        if [ -e "/run/NetworkManager/system-connections/netplan-$netdev.nmconnection" ]; then
+            nmcli --wait 20 connection up "netplan-$netdev"
+        fi
+    done
+    # It had left these to somebody's hand. Now it would ask DHCP on them, and take the addresses away when there is no answer.
+    for netdev in {external}; do
+        nmcli device disconnect "$netdev"
+    done
 fi
 """
 # Both daemons work on after their tools have ended, and take away what is not theirs: it must hold for a while.
@@ -176,7 +186,7 @@ def script(kind: str, data: t.Mapping[str, t.Any]) -> str:
     :param kind: C(trial) or C(before).
     :param data: C(files): by their absolute path, None for one that was not there, else a mapping with C(content) (bytes in base64),
       C(mode) (such as C(0600)) and C(owner) (such as C(0:0)). C(interfaces): by their name, mappings with C(mtu) (bytes), C(up) and C(addresses)
-      as C(_fabric_network) has them; an address from DHCP is left to who had asked for it.
+      as C(_fabric_network) has them, and C(external): NetworkManager has left it to somebody else. An address from DHCP is left to who had asked for it.
     """
     path = f"/{FOLDER}/{kind}.sh"
     what = "what it was when it was changed last" if kind == TRIAL else "what it was before this collection has changed it"
@@ -189,7 +199,8 @@ def script(kind: str, data: t.Mapping[str, t.Any]) -> str:
         else:
             parts.append("step put {} {} {} <<END\n{}\nEND\n".format(shlex.quote(name), kept["owner"], kept["mode"], kept["content"]))
     netdevs = sorted(data["interfaces"])
-    parts.append(_BACKEND.format(netdevs=" ".join(shlex.quote(netdev) for netdev in netdevs)))
+    external = [netdev for netdev in netdevs if data["interfaces"][netdev].get("external")]
+    parts.append(_BACKEND.format(netdevs=" ".join(map(shlex.quote, netdevs)), external=" ".join(map(shlex.quote, external))))
     wanted, kept_words, link_lines = [], [], []
     for netdev in netdevs:
         link = data["interfaces"][netdev]

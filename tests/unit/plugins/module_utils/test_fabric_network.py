@@ -71,6 +71,12 @@ def test_default_routes(texts: list[str], netdevs: list[str]) -> None:
     assert _fabric_network.routed(*texts) == netdevs
 
 
+def test_what_networkmanager_leaves_alone() -> None:
+    told = "enP7s7:connected\nenp1s0f0np0:connected (externally)\nlo:connected (externally)\nenP2p1s0f0np0:disconnected\n"
+    assert _fabric_network.external(told) == ["enp1s0f0np0", "lo"]
+    assert _fabric_network.external("") == []
+
+
 def test_the_ssh_connection_is_found_above_sudo(folder_of: t.Callable[[dict[str, str]], str]) -> None:
     root = folder_of(
         {

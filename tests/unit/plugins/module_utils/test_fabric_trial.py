@@ -241,6 +241,14 @@ def test_the_script_leaves_what_is_from_dhcp_to_dhcp() -> None:
     assert f"\nwanted='{P0} 10.1.0.7/24 10.1.0.255'\nlinks='{P0} 1500 up'\n" in text
 
 
+def test_the_script_takes_networkmanager_off_what_it_had_left_alone() -> None:
+    link = {"mtu": 1500, "up": True, "addresses": []}
+    text = _fabric_undo.script("trial", {"files": {}, "interfaces": {P0: {**link, "external": True}, T0: {**link, "external": False}}})
+    assert f"    for netdev in {P0}; do\n        nmcli device disconnect" in text
+    none = _fabric_undo.script("trial", {"files": {}, "interfaces": {T0: link}})
+    assert "    for netdev in ; do\n        nmcli device disconnect" in none
+
+
 def test_the_earliest_word_counts() -> None:
     first = {"files": {"/a": None}, "interfaces": {P0: {"mtu": 1500}}}
     later = {"files": {"/a": {"content": "eA=="}, "/b": None}, "interfaces": {P0: {"mtu": 9000}, T0: {"mtu": 4200}}, "run": "r"}
