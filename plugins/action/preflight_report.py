@@ -21,7 +21,6 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "nodes": {"type": "dict"},
     "wanted": {
         "type": "dict",
-        "default": {},
         "options": {
             "head": {"type": "str"},
             "deployment": {"type": "str"},
@@ -68,9 +67,9 @@ class ActionModule(ActionBase):
         unread = _command_line.unread(load_extra_vars(self._loader), ROLES)
         if unread:
             raise AnsibleActionFail(unread)
-        nodes = args["nodes"]
+        nodes, asked = args["nodes"], args["wanted"] or {}
         try:
-            wanted = Wanted.of({**args["wanted"], "head": args["wanted"].get("head") or next(iter(nodes or {}), "")})
+            wanted = Wanted.of({**asked, "head": asked.get("head") or next(iter(nodes or {}), "")})
             _preflight.check_skip(args["skip"])
             result.update(changed=False, json=_command_line.new_file(args["json"], os.getcwd(), True) if args["json"] else "")
         except (ChoiceError, WantedError) as error:

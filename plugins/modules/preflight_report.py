@@ -36,7 +36,6 @@ options:
     description:
       - What the nodes are wanted for.
     type: dict
-    default: {}
     suboptions:
       head:
         description: The host of rank 0. By default the first one of O(nodes).
