@@ -50,7 +50,7 @@ class Deploy(Preflight):
         """How a deploy ended whose plan is this action, and what it wrote."""
         self.answer(scene)
         plan = {"action": action, "staged": True, "ranks": [{"launch": {"gpus": True}}] * 2}
-        return self.run("sparkstack.inference.deploy", "-e", "target=all", "-e", json.dumps({"wanted_plan": plan, "preflight": True}), *options)
+        return self.run("sparkstack.inference.deploy", "-e", "target=all", "-e", json.dumps({"wanted_plan": plan, "deploy_preflight": True}), *options)
 
     def done(self) -> list[str]:
         """What was done on the head, of what counts."""
@@ -75,7 +75,7 @@ def cut() -> Scene:
         (cut, "restart", (), 2, ["fabric_probe", "deployment_lock"]),
         (cut, "none", (), 0, ["inference_launch"]),
         (cut, "start", ("--skip-tags", "preflight"), 0, ["page_cache_release", "inference_launch"]),
-        (cut, "start", ("-e", "preflight=false"), 0, ["page_cache_release", "inference_launch"]),
+        (cut, "start", ("-e", "deploy_preflight=false"), 0, ["page_cache_release", "inference_launch"]),
         (cut, "start", ("-e", '{"preflight_skip": ["reach"]}'), 0, ["fabric_probe", "page_cache_release", "inference_launch"]),
     ],
 )
