@@ -133,6 +133,7 @@ def test_it_is_proved_once() -> None:
     print(f"figure collective_bus_mb_s {same(forced)['group']['bus_gb_s'] * 1000:.0f} MB/s")
 
 
+@pytest.mark.long
 def test_another_environment_is_proved_anew() -> None:
     worker = LAUNCH["spark2"]
     wrong = {**worker, "environment": {**worker["environment"], "GLOO_SOCKET_IFNAME": "nosuch0"}}
@@ -141,6 +142,7 @@ def test_another_environment_is_proved_anew() -> None:
     assert "nosuch0" in proof["message"] and port_is_free()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name, words, end",
     [
@@ -161,6 +163,7 @@ def test_the_fabric_is_cut(name: str, words: t.Sequence[str], end: t.Sequence[st
     print(f"figure collective_cut_{name}_s {seconds:.1f} s")
 
 
+@pytest.mark.long
 def test_a_port_that_is_taken_is_told_before_anything_starts() -> None:
     play.node("spark1", f"setsid -f python3 -c 'import socket, time; kept = socket.create_server((\"\", {PORT})); time.sleep(120)' </dev/null >/dev/null 2>&1")
     try:
@@ -173,6 +176,7 @@ def test_a_port_that_is_taken_is_told_before_anything_starts() -> None:
     assert not proof["nodes"] and seconds < 60
 
 
+@pytest.mark.long
 def test_a_killed_controller_leaves_nothing_for_long() -> None:
     running = "docker ps -q --filter label=sparkstack.collective=proved"
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

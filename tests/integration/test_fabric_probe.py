@@ -99,6 +99,7 @@ def test_a_good_fabric() -> None:
         assert found[node]["seconds"] < CLEAN
 
 
+@pytest.mark.long
 def test_without_roots_rights() -> None:
     there, back = pairs(probe(become=False))
     for pair in (there, back):
@@ -106,6 +107,7 @@ def test_without_roots_rights() -> None:
         assert pair["mac_seen"] == pair["mac_told"]
 
 
+@pytest.mark.long
 def test_half_of_the_frames_to_one_node_are_lost() -> None:
     with fault("loss", "spark2", "50", end=("loss", "spark2", "0")):
         there, back = pairs(probe())
@@ -114,6 +116,7 @@ def test_half_of_the_frames_to_one_node_are_lost() -> None:
     assert (there["mb_s"], back["mb_s"]) == (None, None)
 
 
+@pytest.mark.long
 def test_one_direction_is_cut() -> None:
     with changed("spark2", *rule(f"ip saddr {ADDRESS['spark1']} drop")):
         found = probe()
@@ -124,6 +127,7 @@ def test_one_direction_is_cut() -> None:
     assert found["spark1"]["seconds"] < DEAD
 
 
+@pytest.mark.long
 def test_a_cable_without_carrier() -> None:
     with fault("cut", "spark2", end=("heal", "spark2")):
         found = probe()
@@ -132,12 +136,14 @@ def test_a_cable_without_carrier() -> None:
         assert found[node]["seconds"] < DEAD
 
 
+@pytest.mark.long
 def test_a_small_mtu_on_one_node() -> None:
     with changed("spark2", f"ip link set {CARD} mtu 1500", f"ip link set {CARD} mtu 9000"):
         there, back = pairs(probe())
     assert (there["path_mtu"], back["path_mtu"], there["loss_share"], back["loss_share"]) == (1500, 1500, 0.0, 0.0)
 
 
+@pytest.mark.long
 def test_a_slow_link() -> None:
     with fault("rate", "spark2", "1gbit", end=("rate", "spark2", "off")):
         there, back = pairs(probe())
@@ -146,6 +152,7 @@ def test_a_slow_link() -> None:
         assert 60 < pair["mb_s"] < 135 and pair["loss_share"] == 0.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("verdict", "answer"), [("drop", "timeout"), ("reject with tcp reset", "refused"), ("reject with icmp type admin-prohibited", "No route to host")]
 )
@@ -156,6 +163,7 @@ def test_a_firewall_on_a_launchs_port(verdict: str, answer: str) -> None:
     assert there["error"] is None
 
 
+@pytest.mark.long
 def test_a_port_that_is_taken() -> None:
     start = f"systemd-run --quiet --unit probetest python3 -m http.server -b 0.0.0.0 {API}"
     with changed("spark2", start, "systemctl stop probetest"):
@@ -170,6 +178,7 @@ def test_a_port_that_is_taken() -> None:
     assert "code 400" not in log
 
 
+@pytest.mark.long
 def test_a_wrong_subnet() -> None:
     peers = [PEERS[0], {"host": "spark2", "rails": [{"netdev": CARD, "address": "192.168.203.12"}]}]
     with changed("spark2", f"ip addr add 192.168.203.12/24 dev {CARD}", f"ip addr del 192.168.203.12/24 dev {CARD}"):
@@ -178,6 +187,7 @@ def test_a_wrong_subnet() -> None:
     assert back["error"] == "192.168.203.12/24 on spark2 and 192.168.200.11/24 on spark1 are not in one subnet."
 
 
+@pytest.mark.long
 def test_two_machines_with_one_address() -> None:
     """A third machine, behind spark1's card, answers for spark1's address as well."""
     start = f"""set -e
@@ -193,12 +203,14 @@ def test_two_machines_with_one_address() -> None:
     assert (sorted(back["macs"]), back["mac_seen"], back["mac_told"]) == (sorted([own, foreign]), foreign, own)
 
 
+@pytest.mark.long
 def test_a_clock_that_is_off() -> None:
     with fault("clock", "spark2", "300", end=("clock", "spark2", "0")):
         there, back = pairs(probe(seconds=0))
     assert abs(there["clock_offset_s"] - 300) < 1 and abs(back["clock_offset_s"] + 300) < 1
 
 
+@pytest.mark.long
 def test_a_controller_that_vanishes_leaves_nothing() -> None:
     command = [str(play.BIN / "ansible"), "spark1", "-i", play.inventory(), "-b", "-m", "sparkstack.inference.fabric_probe_node", "-a"]
     arguments = {"state": "listening", "token": "t" * 64, "rails": PEERS[0]["rails"], "ports": [PORT], "lifetime": 3}

@@ -10,6 +10,7 @@ Usage: faults.py [--part PART] [--row TEXT] [--lock FILE] [--list]. Called by `m
   vllm       what the watch says of each fault with the real vLLM, and after how many seconds
   sglang     the same with the rehearsal of SGLang
   healthy    healthy starts, some slowed on purpose: none may be called stalled or failed
+  fabric     wrong cables, addresses and ports, and what the preflight says of each; the fabric's network given and taken back
   guard      a load that takes more memory than its node has, with the memory guard and without
 """
 
@@ -20,10 +21,10 @@ import signal
 import sys
 import time
 
-from faultlab import autostart, converge, guarding, healthy, mending, rows, run
+from faultlab import converge, guarding, healthy, mending, rows, run, suites
 from faultlab.engines import ENGINES, SGLANG
 
-PARTS = ("converge", "autostart", "vllm", "sglang", "healthy", "guard")
+PARTS = ("converge", "autostart", "vllm", "sglang", "healthy", "guard", "fabric")
 
 
 def main(arguments: list[str]) -> int:
@@ -66,14 +67,19 @@ def main(arguments: list[str]) -> int:
         mended += converge.matrix([fault for fault in mending.FAULTS if chosen([fault.name])], options.lock)
     if "autostart" in parts:
         with run.alone(options.lock):
-            mended += autostart.scenarios(options.row or [])
+            mended += suites.scenarios(suites.AUTOSTART, options.row or [])
+    told: list[converge.Outcome] = []
+    if "fabric" in parts:
+        with run.alone(options.lock):
+            told += suites.scenarios(suites.FABRIC, options.row or [])
     if outcomes:
         print(f"\n{run.table(outcomes)}")
-    if mended:
-        print(f"\n{converge.table(mended)}")
+    for rows_of in (mended, told):
+        if rows_of:
+            print(f"\n{converge.table(rows_of)}")
     print(f"{time.monotonic() - begin:.0f} s in all")
-    print(*run.figures(outcomes, [outcome.right for outcome in mended]), *converge.figures(mended), sep="\n")
-    return 0 if all(outcome.right for outcome in mended) and all(outcome.right for outcome in outcomes) else 1
+    print(*run.figures(outcomes, [outcome.right for outcome in [*mended, *told]]), *converge.figures(mended), *suites.figures(told), sep="\n")
+    return 0 if all(outcome.right for outcome in [*mended, *told]) and all(outcome.right for outcome in outcomes) else 1
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import typing as t
 
 import play
 import pytest
-from faultlab import autostart, converge, deploying, mending, run, stray
+from faultlab import converge, deploying, mending, run, stray, suites
 from faultlab.engines import NODES
 from faultlab.scene import Scene
 
@@ -129,7 +129,9 @@ def test_the_agents_scenarios_become_rows(tmp_path: pathlib.Path) -> None:
         '<testsuites><testsuite><testcase name="test_a_reboot[both]" time="61.5"/>'
         '<testcase name="test_b" time="2.0"><failure message="AssertionError: no"/></testcase></testsuite></testsuites>'
     )
-    first, second = autostart.read(report)
+    first, second = suites.read(report, suites.AUTOSTART)
     assert first.right and first.cells()[:4] == ["autostart: a reboot[both]", "serving", "by the agents", "62 s"]
     assert second.wrong == ["AssertionError: no"]
-    assert autostart.read(tmp_path / "none.xml") == []
+    assert suites.read(tmp_path / "none.xml", suites.AUTOSTART) == []
+    assert suites.figures([first, second]) == ["figure fabric_faults_passed 1 faults", "figure fabric_faults_total 2 faults"]
+    assert suites.figures([]) == []

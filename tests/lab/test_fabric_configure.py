@@ -81,6 +81,7 @@ def test_given_kept_again_and_restored(before: dict[str, dict[str, str]]) -> Non
     assert play.playbook(RESTORE).changed == {"spark1": 0, "spark2": 0}
 
 
+@pytest.mark.long
 def test_a_boot_finds_the_network_that_was_kept() -> None:
     assert play.playbook(CONFIGURE, extra={"fabric_configure_mtu": 4200}).code == 0
     play.lab("reboot", "spark2")
@@ -89,6 +90,7 @@ def test_a_boot_finds_the_network_that_was_kept() -> None:
     assert play.playbook(CONFIGURE, extra={"fabric_configure_mtu": 4200}).changed == {"spark1": 0, "spark2": 0}
 
 
+@pytest.mark.long
 def test_the_node_goes_back_when_its_controller_is_gone(before: dict[str, dict[str, str]]) -> None:
     words = [word for name, value in {**QUICK, "fabric_configure_mtu": 4200}.items() for word in ("-e", f"{name}={value}")]
     with play.playing(CONFIGURE, *words) as run:
@@ -109,6 +111,7 @@ def test_the_node_goes_back_when_its_controller_is_gone(before: dict[str, dict[s
         assert {**found[node], "files": ""} == {**before[node], "files": ""}, node
 
 
+@pytest.mark.long
 def test_a_node_that_is_cut_off_goes_back(before: dict[str, dict[str, str]]) -> None:
     words = [word for name, value in {**QUICK, "fabric_configure_mtu": 4200}.items() for word in ("-e", f"{name}={value}")]
     with play.playing(CONFIGURE, *words, "-T", "5"):
@@ -125,6 +128,7 @@ def test_a_node_that_is_cut_off_goes_back(before: dict[str, dict[str, str]]) -> 
         assert network(node)["card"] == before[node]["card"]
 
 
+@pytest.mark.long
 def test_peers_that_do_not_answer_take_it_back(before: dict[str, dict[str, str]]) -> None:
     play.node("spark2", f"nft 'add table ip deaf; add chain ip deaf in {{ type filter hook input priority 0; }}; add rule ip deaf in iif {CARD} drop'")
     try:
@@ -136,6 +140,7 @@ def test_peers_that_do_not_answer_take_it_back(before: dict[str, dict[str, str]]
         assert {**network(node), "files": ""} == {**before[node], "files": ""}, node
 
 
+@pytest.mark.long
 def test_a_card_that_manages_the_node_is_refused() -> None:
     done = play.playbook(CONFIGURE, extra={"fabric_configure_interfaces": ["enP7s7"]})
     assert done.code == 2 and "spark1 is managed by enP7s7, for the SSH connection comes in by its address 10.77.0.11" in done.text
