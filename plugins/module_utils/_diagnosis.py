@@ -26,6 +26,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._records impo
     candidates,
     done,
     guarded,
+    killed_by_kernel,
     least,
     message,
     missing,
@@ -63,6 +64,9 @@ _RETRYING = 10
 _DEBIAN = "127.0.1.1"
 """What Debian's and Ubuntu's installers let a node's own name lead to."""
 
+_JUST = 60.0
+"""Seconds between the kernel's kill in one rank and the end of another, so that the one explains the other."""
+
 
 def judge(records: t.Sequence[Record], stall_timeouts: t.Optional[t.Mapping[str, float]] = None, once: bool = False) -> t.Dict[str, t.Any]:
     """The verdict over all ranks.
@@ -78,7 +82,8 @@ def judge(records: t.Sequence[Record], stall_timeouts: t.Optional[t.Mapping[str,
     fallen = [r for r in ranks if broken(r) or (phase(head) == "ready" and not r.get("started", True))]
     serves = phase(head) == "ready" and head.get("healthy") is not False and not any(r.get("unreachable") for r in ranks)
     if fallen:
-        pool = [suspect for record in fallen for suspect in suspects(record)]
+        fallen += [record for record in ranks if record not in fallen and _killed_before(record, fallen)]
+        pool = [suspect for record in fallen for suspect in suspects(record, failing=True)]
         found = dict(_failed(ranks, fallen, pool), sure=max((s.worth for s in pool), default=0.0) >= WORTH["killed"])
     elif serves:
         found = _not_serving(ranks) or {"verdict": "ready", "summary": _doubts.serving(ranks), "remedy": "Nothing is to be done."}
@@ -90,6 +95,13 @@ def judge(records: t.Sequence[Record], stall_timeouts: t.Optional[t.Mapping[str,
     verdict["notes"] = notes(ranks) + _doubts.doubts(records)
     verdict["nodes"] = {str(record["node"]): _node(record) for record in ranks}
     return verdict
+
+
+def _killed_before(record: Record, fallen: t.Sequence[Record]) -> bool:
+    """The kernel has just killed a process of a rank that still runs, and others have ended: on a node without memory an end takes long."""
+    told = [float(entry["time"]) - float(record.get("clock_offset") or 0) for entry in killed_by_kernel(record) if entry.get("time") is not None]
+    ends = [float(other["finished"]) - float(other.get("clock_offset") or 0) for other in fallen if other.get("finished") is not None]
+    return any(abs(end - moment) <= _JUST for moment in told for end in ends)
 
 
 def _node(record: Record) -> t.Dict[str, t.Any]:

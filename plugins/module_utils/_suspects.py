@@ -48,15 +48,18 @@ class Suspect(t.NamedTuple):
     candidate: Candidate
 
 
-def suspects(record: Record) -> t.List[Suspect]:
-    """All that may have ended a rank, each with its worth and time; of one that runs, what it will not recover from."""
+def suspects(record: Record, failing: bool = False) -> t.List[Suspect]:
+    """All that may have ended a rank, each with its worth and time; of one that runs, what it will not recover from.
+
+    :param failing: another rank has ended, so a process of this one that the kernel has killed was none that can be missed.
+    """
     found = list(candidates(record))
     if record.get("running"):
         found = [c for c in found if c["fatal"]]
     found = [c for c in found if c["kind"] in WORTH]
     fallen = min((c["order"] for c in found if c["kind"] in ("peer", "relay")), default=None)
     ended = any(c["fatal"] and _worth(c) == WORTH["cause"] for c in found)
-    found += _outside(record, found)
+    found += _outside(record, found, failing)
     listed = []
     for candidate in found:
         worth = _worth(candidate)
@@ -92,7 +95,7 @@ def candidate_of(cause: t.Optional[str], lines: t.List[str], message: str, kind:
     return {"cause": cause, "kind": kind, "message": message, "lines": lines, "values": {}, "remedy": "", "time": when, "order": 0}
 
 
-def _outside(record: Record, found: t.Sequence[Candidate]) -> t.List[Candidate]:
+def _outside(record: Record, found: t.Sequence[Candidate], failing: bool) -> t.List[Candidate]:
     """What the container's state and the node tell, where the log alone does not."""
     told, guard = killed_by_kernel(record), guarded(record)
     last = [line for line in [reading(record).get("last_line")] if line]
@@ -100,7 +103,7 @@ def _outside(record: Record, found: t.Sequence[Candidate]) -> t.List[Candidate]:
         lines = _guard_told.lines(guard, str(record["node"])) + [entry["text"] for entry in told] + last
         stopped = candidate_of("oom", lines, _guard_told.message(guard), "cause", guard["at"])
         return [dict(stopped, what=_guard_told.WHAT, remedy=_guard_told.remedy(guard))]
-    if told and (exited(record) or found):
+    if told and (exited(record) or found or failing):
         # An engine whose worker process was killed can go on, or end with exit code 0: only the kernel tells.
         return [candidate_of("oom", [entry["text"] for entry in told] + last, told[-1]["text"], "cause", told[0].get("time"))]
     if record.get("oom_killed") and (exited(record) or any(c["kind"] == "death" for c in found)):

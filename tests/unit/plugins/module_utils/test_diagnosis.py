@@ -51,6 +51,8 @@ def raised(what: str, second: int = 45) -> str:
 
 
 DEAD = {"running": False, "exit_code": 137}
+UNFINISHED = "ValueError: TP rank 0 could finish the model loading, but there are other ranks that didn't finish loading."
+KILL = {"cause": "oom", "kind": "oom", "time": 1000.0, "text": "Memory cgroup out of memory: Killed process 22738 (sglang::schedul) total-vm:6485596kB"}
 QUIET = {"quiet_seconds": 900.0}
 SERVING = rank(0, upto(5) + HEAD_UP), rank(1, upto(5) + WORKER_UP)
 
@@ -72,6 +74,20 @@ CASES: dict[str, tuple[list[dict[str, t.Any]], str, str | None, str | None]] = {
         "oom",
         "spark2",
     ),
+    # Seen on a node without memory: the kernel has killed the scheduler, and its launcher waits for its own pages (state D) for seconds.
+    "a killed process of a rank that still runs, and the head's word about it": (
+        [rank(0, upto(3) + raised(UNFINISHED), **DEAD, finished=1001.5), rank(1, upto(3), scene={"kernel": [KILL]})],
+        "failed",
+        "oom",
+        "spark2",
+    ),
+    "a killed process of a rank that runs, long before the head's end": (
+        [rank(0, upto(3) + raised(OOM), **DEAD, finished=5001.5), rank(1, upto(3), scene={"kernel": [KILL]})],
+        "failed",
+        "oom",
+        "spark1",
+    ),
+    "a killed process, and all ranks go on": ([rank(0, upto(3)), rank(1, upto(3), scene={"kernel": [KILL]})], "starting", None, None),
     "the head is killed and the worker tells of it": (
         [rank(0, upto(5) + HEAD_UP, **DEAD), rank(1, upto(5) + WORKER_UP + raised(PEER.format(ip=1)), **DEAD)],
         "failed",
