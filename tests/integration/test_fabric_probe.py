@@ -122,7 +122,8 @@ def test_one_direction_is_cut() -> None:
         found = probe()
     there, back = pairs(found)
     assert (there["received"], there["loss_share"]) == (0, 1.0)
-    assert "arrives at spark2, but what spark2 sends arrives: the link or a firewall is closed in this direction." in there["error"]
+    # The rule is one for IP: spark2's card still says its hardware address.
+    assert "arrives, though the hardware address answers: a firewall drops them all" in there["error"]
     assert (back["loss_share"], back["answered"], back["error"]) == (0.0, 0, None)
     assert found["spark1"]["seconds"] < DEAD
 

@@ -131,10 +131,9 @@ def shape(name: str, settings: Settings) -> None:
     port = f"f{number(name)}"
     rules = f"table bridge loss{port}\ndelete table bridge loss{port}\n"
     if settings.loss:
-        rules += (
-            f"table bridge loss{port} {{ chain forward {{ type filter hook forward priority 0; "
-            f'oifname "{port}" numgen random mod 100 < {settings.loss} drop; }}; }}\n'
-        )
+        # Less than 100 of 100 is no condition, and nft takes none that always holds.
+        some = f"numgen random mod 100 < {settings.loss} " if settings.loss < 100 else ""
+        rules += f'table bridge loss{port} {{ chain forward {{ type filter hook forward priority 0; oifname "{port}" {some}drop; }}; }}\n'
     run("ip", "netns", "exec", PANEL, "nft", "-f", "-", input=rules)
     for namespace, card in ((PANEL, port), (name, FABRIC_CARD)):
         if settings.rate:
