@@ -23,7 +23,7 @@ lint: venv collection
 	tests/lint.sh
 
 unit: venv
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest -n auto --dist loadfile tests/unit
 
 lab-tests: venv collection engine
 	$(BIN)/pytest --durations=25 --durations-min=20 tests/lab tests/integration
