@@ -108,12 +108,17 @@ def _broken(nodes: t.Sequence[Node], engine: str, port: int) -> Verdict:
 
 
 def _unmet(nodes: t.Sequence[Node], port: int) -> Verdict | None:
-    """The head waited, and others ran and did not come to it: their logs hold torch's error over a connection, which is no fault of theirs."""
+    """The head waited, and others ran and did not come to it: their logs hold torch's error over a connection, which is no fault of theirs.
+
+    Or not even the head came to it.
+    """
     head = nodes[0]
-    away = [node for node in nodes[1:] if node["told"]["stage"] in ("imported", "device") and "DistNetworkError" in node["told"]["text"]]
+    where = f"{head['address']}:{port}"
+    if _away(head):
+        return _alone(nodes, where)
+    away = [node for node in nodes[1:] if _away(node)]
     if head["told"]["stage"] != "met" or not away:
         return None
-    where = f"{head['address']}:{port}"
     given_up = _time(head, "missing")
     join = given_up - _time(head, "met")
     # Both have waited for so long: not for each other where one began when the other had ended.
@@ -124,11 +129,37 @@ def _unmet(nodes: t.Sequence[Node], port: int) -> Verdict | None:
         message = f"{_name(slow)} needed {_time(slow, 'imported'):.0f} s to import torch, when the others had given up at the rendezvous."
         remedy = f"See what {slow['node']} does (its disk, its processor), or give it a longer join_timeout."
         return _verdict("blocked", "rendezvous_timeout", slow, message, nodes, remedy)
-    said = next((text for node in away for text in _NETWORK if text in node["told"]["text"]), "no answer")
     names = listed([_name(node) for node in away])
-    message = f"{names} did not reach the head at {where} ({said}), which waited there for {join:.0f} s."
+    message = f"{names} did not reach the head at {where} ({_said(away)}), which waited there for {join:.0f} s."
     remedy = f"See the link, the address, the route and the firewall between {away[0]['node']} and {head['node']}: packets to {where} do not come through."
     return _verdict("blocked", "net_unreachable", away[0], message, nodes, remedy)
+
+
+def _alone(nodes: t.Sequence[Node], where: str) -> Verdict:
+    """The head listens on all addresses, and goes to its own store as the others do, by the address that it was given.
+
+    "The client socket has timed out after 20000ms while trying to connect to (192.168.200.11, 29556)" of the head itself: a firewall that
+    drops its own packets too, or an address that is another node's. The link has no part in it, so it is not the others' fault.
+    """
+    head = nodes[0]
+    too = [node for node in nodes[1:] if _away(node)]
+    others = f", and neither did {listed([_name(node) for node in too])}" if too else ""
+    message = f"{_name(head)} did not reach the head at {where}, which is itself ({_said([head])}){others}."
+    remedy = (
+        f"See that {head['address']} is an address of {head['node']} ('ip addr'), and that its firewall drops no packets to {where} "
+        "('nft list ruleset'), its own included."
+    )
+    return _verdict("blocked", "net_unreachable", head, message, nodes, remedy)
+
+
+def _away(node: Node) -> bool:
+    """It came to no rendezvous: torch's error is that of a client, and not the head's, whose server finds its port taken."""
+    told = node["told"]
+    return told["stage"] in ("imported", "device") and any("DistNetworkError" in line and "server socket" not in line for line in told["text"].splitlines())
+
+
+def _said(nodes: t.Sequence[Node]) -> str:
+    return next((text for node in nodes for text in _NETWORK if text in node["told"]["text"]), "no answer")
 
 
 def _no_rdma(nodes: t.Sequence[Node]) -> Verdict | None:

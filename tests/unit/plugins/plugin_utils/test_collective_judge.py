@@ -128,6 +128,11 @@ def test_what_came_to_an_end(nodes: list[dict[str, t.Any]], arguments: dict[str,
 
 
 TIMED = "torch.distributed.DistNetworkError: The client socket has timed out after 30000ms while trying to connect to (10.77.1.10, 29612)."
+SHUT = "torch.distributed.DistNetworkError: The client socket has timed out after 20000ms while trying to connect to (192.168.200.11, 29556)."
+TAKEN = (
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+    "port: 29612, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+)
 MISSED = "torch.distributed.DistStoreError: Timed out after 30 seconds waiting for clients. 1/2 clients joined."
 TRACE = 'Traceback (most recent call last):\n  File "<string>", line 97, in _start\n'
 MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 32.00 MiB."
@@ -144,6 +149,22 @@ NO_GPU = "RuntimeError: No CUDA GPUs are available"
             "net_unreachable",
             "spark2",
             "spark2 (rank 1) did not reach the head at 10.77.1.10:29612 (timed out), which waited there for 30 s.",
+        ),
+        # A firewall of the head that drops its own packets, too: the head itself is not reached, so nothing is the worker's or the link's fault.
+        (
+            output(0, "imported", text=TRACE + SHUT, codes=(1,), seconds=31.0),
+            output(1, "imported", text=TRACE + SHUT, codes=(1,), seconds=32.0),
+            "net_unreachable",
+            "spark1",
+            "spark1 (rank 0) did not reach the head at 10.77.1.10:29612, which is itself (timed out), and neither did spark2 (rank 1).",
+        ),
+        # The head's port was taken after it had been looked at: that is torch's error of a connection, too, and not of a client's.
+        (
+            output(0, "imported", text=TRACE + TAKEN, codes=(1,)),
+            output(1, "imported", text=TRACE + TIMED, codes=(1,)),
+            "port_in_use",
+            "spark1",
+            "EADDRINUSE",
         ),
         # The worker's disk was slow: the head was gone when it came.
         (
