@@ -59,7 +59,9 @@ def rules(kind: str, value: str, name: str) -> tuple[str, str]:
         table = f"table bridge {TABLE}{name}"
         return PANEL, f"{table} {{ chain {kind} {{ type filter hook forward priority 0; {way} f{number(name)} ether type ip drop; }}; }}\n"
     verdict = "drop" if kind == "drop" else "reject with icmp type admin-prohibited"
-    return name, f"table inet {TABLE} {{ chain input {{ type filter hook input priority 0; tcp dport {value} {verdict}; }}; }}\n"
+    # ufw and firewalld let in what the node sends to itself.
+    rule = f'iifname != "lo" tcp dport {value} {verdict}'
+    return name, f"table inet {TABLE} {{ chain input {{ type filter hook input priority 0; {rule}; }}; }}\n"
 
 
 def make(name: str, kind: str, value: str, root: Path) -> None:

@@ -41,7 +41,7 @@ CASES: list[tuple[str, str, list[tuple[str, str]]]] = [
         [
             (
                 "ip netns exec spark2 nft -f -",
-                "table inet labfault { chain input { type filter hook input priority 0; tcp dport 29501 drop; }; }\n",
+                'table inet labfault { chain input { type filter hook input priority 0; iifname != "lo" tcp dport 29501 drop; }; }\n',
             )
         ],
     ),
@@ -51,7 +51,8 @@ CASES: list[tuple[str, str, list[tuple[str, str]]]] = [
         [
             (
                 "ip netns exec spark2 nft -f -",
-                "table inet labfault { chain input { type filter hook input priority 0; tcp dport 8000 reject with icmp type admin-prohibited; }; }\n",
+                "table inet labfault { chain input { type filter hook input priority 0; "
+                'iifname != "lo" tcp dport 8000 reject with icmp type admin-prohibited; }; }\n',
             )
         ],
     ),
