@@ -86,6 +86,9 @@ def choose(footprint: Footprint, measured: t.Sequence[int], rooms: t.Sequence[Ro
     if footprint.given:
         by, (option, value), why = "recipe", footprint.given, "the recipe says so"
         found = memory.pool(option, value, rooms)
+    elif not own and not settable and before is not None and _untold(footprint, measured):
+        by, value, why = "kept", before, "as at its last start, which still holds more than the driver tells"
+        found = memory.pool(option, before, rooms)
     elif own or not settable:
         by = "engine"
         if all(footprint.nodes[at].gpus for at in measured):
@@ -138,6 +141,11 @@ def _settable(footprint: Footprint, measured: t.Sequence[int], value: float, poo
     known = len(measured) == len(footprint.nodes) and all(node.gpus for node in footprint.nodes)
     starts = _holds(footprint, measured, pools) if footprint.memory.whole_context else min(pools) > 0
     return known and 0 < value < 1 and starts
+
+
+def _untold(footprint: Footprint, measured: t.Sequence[int]) -> bool:
+    """Whether what ranks of the last start hold may be available yet, though the driver does not tell how much that is: what now lacks says nothing."""
+    return any((footprint.nodes[at].most or 0) - (footprint.nodes[at].available or 0) >= footprint.rank_weights(at) // 2 for at in measured)
 
 
 def _concurrency(footprint: Footprint, measured: t.Sequence[int], pools: t.Sequence[int]) -> int | None:

@@ -74,9 +74,10 @@ def _judge_value(footprint: Footprint, measured: t.Sequence[int], rooms: t.Seque
             _add(footprint, at, sentence, room.total * value > (node.most or 0) // node.parts, result)
         elif pool <= 0 or (footprint.caches.known and footprint.capacity(at, pool).context < footprint.least):
             sentence = f"{told} leaves {size(max(pool, 0))} for the cache of {name}, too little for one request of {footprint.least} tokens: {advice}."
-            # SGLang starts with a cache for shorter ones.
+            # SGLang starts with a cache for shorter ones. What it makes of the rest goes by what is free, which may be more once the old ranks are gone.
             starts = footprint.capacity(at, pool + error).context >= footprint.least if footprint.memory.whole_context else True
-            _add(footprint, at, sentence, pool + error <= 0 or not starts, result)
+            more = 0 if footprint.memory.whole_context else max((node.most or 0) - (node.available or 0), 0) // node.parts
+            _add(footprint, at, sentence, pool + error + more <= 0 or not starts, result)
         elif rest < needed:
             sentence = (
                 f"{told} leaves {size(max(rest, 0))} of {name} beside weights and cache, but graphs and activations are estimated to take "

@@ -115,7 +115,7 @@ def _knob(knob: t.Mapping[str, t.Any] | None) -> list[str]:
         gone = f", since {knob['before']} of its last start fits no more" if knob["before"] is not None else ""
         return [f"{option} is set to {value} by what {knob['node']} has{gone}: {knob['why']}"]
     if knob["by"] == "kept":
-        return [f"{option} stays {value}, which was computed for its last start" + (f"; now it would be {best}" if best != value else "")]
+        return [f"{option} stays {value}, which was computed for its last start" + (f"; now it would be {best}" if best != value and knob["settable"] else "")]
     if knob["by"] == "engine":
         return [f"{option} is left to the engine" + (f"; {best} is recommended: {knob['recommended_why']}" if knob["settable"] else ": no value is sure")]
     if value > 1:

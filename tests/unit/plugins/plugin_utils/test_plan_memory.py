@@ -240,6 +240,18 @@ def test_at_a_restart_the_value_is_kept_where_it_still_fits() -> None:
     assert _plan_memory.lines(plan)[-1] == f"{OPTION} stays {value}, which was computed for its last start; now it would be {now}"
 
 
+@pytest.mark.parametrize("available", [20, 46, 66])
+def test_a_restart_keeps_the_value_where_nobody_tells_what_the_old_ranks_hold(available: float) -> None:
+    """What is available beside them is too little for the weights, which are among what they hold."""
+    nodes = deployed(first := make([node(1), node(2)]), (available, available))
+    for each in nodes:
+        each.memory["holders"] = []
+    plan = make(nodes, restart=True)
+    assert (plan.problems, plan.planned, plan.differences) == ([], first.planned, [])
+    assert plan.memory["knob"]["by"] == "kept"
+    assert _plan_memory.lines(plan)[-1] == f"{OPTION} stays {first.planned[OPTION]}, which was computed for its last start"
+
+
 def test_at_a_restart_a_value_that_fits_no_more_is_computed_anew_and_told() -> None:
     """It is a share of what is free, so of less it must be more for the same weights."""
     first = make([node(1), node(2)])
@@ -376,6 +388,19 @@ def test_nothing_is_refused_by_estimate_on_nodes_without_a_gpu() -> None:
 def test_a_value_of_the_recipe_with_which_the_engine_can_not_start_is_refused(wanted: _recipe.Recipe, words: str) -> None:
     [problem] = make([node(1), node(2)], wanted).problems
     assert problem.startswith(words) and " to 0." in problem
+
+
+@pytest.mark.parametrize("available", [66, 76, 80, 84])
+def test_the_recipe_s_value_is_not_judged_by_what_the_old_ranks_leave_where_nobody_tells_what_they_hold(available: float) -> None:
+    """The same launch serves with it."""
+    wanted = recipe(mem_fraction_static=0.6)
+    nodes = deployed(make([node(1), node(2)], wanted), (available, available))
+    for each in nodes:
+        each.memory["holders"] = []
+    plan = make(nodes, wanted, restart=True)
+    assert (plan.action, plan.problems) == ("restart", [])
+    # It is told.
+    assert any(note.startswith("by estimate: ") for note in plan.notes)
 
 
 def test_a_value_that_is_only_not_the_best_is_not() -> None:
