@@ -83,7 +83,7 @@ def _check(nodes: t.Sequence[Node], wanted: Wanted) -> dict[str, Checked]:
     found: dict[str, Checked] = {
         "address": links.address(read, wanted),
         "link": links.link(read, wanted),
-        "subnet": links.subnet(read, wanted, seen.answered()),
+        "subnet": links.subnet(read, wanted),
         "duplicate_address": links.duplicate_address(read, wanted),
     }
     down = {name for item in found["link"].findings if item.result == BLOCKED for name in (item.node, item.peer) if name}

@@ -23,16 +23,18 @@ _KERNELS = (
     ),
 )
 _KHO = "Add kho=off to the kernel's command line and reboot, or boot a kernel before 7.0."
-# NCCL versions with a known fault: what it is, with its source, the variables that help, and the remedy.
-_NCCL: tuple[tuple[re.Pattern[str], str, dict[str, str], str], ...] = (
+# NCCL versions with a known fault: the processor that it is met on (None: any), what it is, with its source, the variables that help, and the remedy.
+_NCCL: tuple[tuple[re.Pattern[str], str | None, str, dict[str, str], str], ...] = (
     (
         re.compile(r"^2\.28\.9$"),
+        "arm64",
         "hangs at random on Arm (marin issue 7344, sglang issue 33289)",
         {},
         "Take an image with NCCL 2.29.3 or newer.",
     ),
     (
         re.compile(r"^2\.30\.4$"),
+        None,
         "hangs while mixtures of experts load, unless NVLS is off (nccl issue 2167)",
         {"NCCL_NVLS_ENABLE": "0"},
         "Set NCCL_NVLS_ENABLE to 0 in the recipe's environment, or take an image with another version.",
@@ -82,7 +84,7 @@ def _content(node: Node) -> str | None:
     return (node.image.get("identity") or "").partition(":")[2][:12] or None
 
 
-def _nccl(node: Node) -> str | None:
+def nccl_of(node: Node) -> str | None:
     """What NCCL itself said in the collective, else what the image names."""
     said = (node.collective.get("group") or {}).get("nccl")
     # '2.28.9+cuda12.9'
@@ -99,7 +101,7 @@ ROWS: tuple[tuple[str, t.Callable[[Node], t.Any]], ...] = (
     ("Docker", lambda node: node.docker.get("version")),
     ("Docker's storage", _store),
     ("image content", _content),
-    ("NCCL in the image", _nccl),
+    ("NCCL in the image", nccl_of),
     ("NCCL of the node", lambda node: node.preflight.get("nccl")),
 )
 
@@ -215,13 +217,14 @@ def image(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
 
 def nccl(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
     """The image's NCCL is not known to hang."""
-    versions, _equal = same(nodes, _nccl)
+    versions, _equal = same(nodes, nccl_of)
     found = []
     for node in nodes:
         its = versions.get(node.name, "")
-        for pattern, what, variables, remedy in _NCCL:
+        for pattern, machine, what, variables, remedy in _NCCL:
             environment = {**(node.fabric.get("environment") or {}), **wanted.environment}
             helped = variables and all(str(environment.get(key)) == value for key, value in variables.items())
-            if pattern.match(its) and not helped and (wanted.gpus or (wanted.gpus is None and node.gpus)):
+            there = machine in (None, node.preflight.get("arch"))
+            if pattern.match(its) and there and not helped and (wanted.gpus or (wanted.gpus is None and node.gpus)):
                 found.append(Item("nccl", SLOW, f"NCCL {its} of the image {what}", remedy, node.name))
     return Checked(found, f"{listed(sorted(set(versions.values())))}" if versions else None)

@@ -8,10 +8,12 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed, size
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _fabric_group
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._preflight_group import nccl_of
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._preflight_words import (
     BLOCKED,
     READY,
@@ -103,8 +105,8 @@ def link(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
     return Checked(found, "up on all nodes" if any(node.fabric for node in nodes) else None)
 
 
-def subnet(nodes: t.Sequence[Node], wanted: Wanted, answered: t.Collection[tuple[str, str]]) -> Checked:
-    """All nodes' rails are in the subnets of the head's. :param answered: pairs of nodes that reach each other, over a router it may be."""
+def subnet(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
+    """All nodes' rails are in the subnets of the head's."""
     found = []
     known = [node for node in nodes if node.rails]
     head = next((node for node in known if node.name == wanted.head), known[0] if known else None)
@@ -116,7 +118,7 @@ def subnet(nodes: t.Sequence[Node], wanted: Wanted, answered: t.Collection[tuple
             remedy = f"Give {rail['netdev']} an address in {network(head.rails[0]) if head else 'fabric_cidr'}, or correct fabric_cidr."
             found.append(Item("subnet", BLOCKED, text, remedy, node.name, head.name if head else None, rail["netdev"]))
         elif head and node.rails and node is not head:
-            found += _apart(head, node, answered)
+            found += _apart(head, node)
     whole = _fabric_group.group({node.name: node.fabric for node in known})
     told = {item.node for item in found}
     for problem in whole.problems:
@@ -132,15 +134,13 @@ def _own(node: Node) -> str:
     return f"{node.rails[0]['address']}/{node.rails[0].get('prefix')}"
 
 
-def _apart(head: Node, node: Node, answered: t.Collection[tuple[str, str]]) -> list[Item]:
+def _apart(head: Node, node: Node) -> list[Item]:
     """Of a node whose subnets are none of the head's."""
     heads, mine = {network(rail) for rail in head.rails}, {network(rail) for rail in node.rails}
     if heads & mine:
         return []
     rail, where = node.rails[0], network(head.rails[0])
     text = f"its address {_own(node)} is in another subnet than {head.name}'s {_own(head)}"
-    if (node.name, head.name) in answered:
-        return [Item("subnet", READY, text + "; they reach each other all the same", "", node.name, head.name, rail["netdev"])]
     if any(one.overlaps(other) for one in heads for other in mine):
         remedy = f"Give both the same prefix, that of {where}."
     else:
@@ -194,7 +194,9 @@ def rdma(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
     without = [node for node in known if not any(rail.get("hca") for rail in node.rails)]
     told = {item.node for item in found}
     crossed = [problem for problem in _fabric_group.group({node.name: node.fabric for node in known}).problems if problem["code"] == "rails_crossed"]
-    found += [Item("rdma", SLOW, problem["message"].rstrip("."), problem["remedy"]) for problem in crossed]
+    # In a ring there is no other way to plug the cables: with an NCCL that goes by the subnets it is well.
+    result = READY if known and all(_by_subnets(node) for node in known) else SLOW
+    found += [Item("rdma", result, problem["message"].rstrip("."), problem["remedy"]) for problem in crossed]
     if wanted.transport == "tcp" or not known:
         return Checked([], "not wanted" if known else None)
     if without and (wanted.transport == "rdma" or len(without) < len(known)):
@@ -209,6 +211,12 @@ def rdma(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
     if len(without) == len(known) and not told:
         return Checked([], "none on any node: NCCL and gloo go over TCP")
     return Checked(found, listed(sorted({rail["hca"] for node in known for rail in node.rails if rail.get("hca")}) or ["none"]))
+
+
+def _by_subnets(node: Node) -> bool:
+    """Whether the image's NCCL is 2.30 or newer, which can be told to choose its devices by their subnets."""
+    version = re.match(r"(\d+)\.(\d+)", nccl_of(node) or "")
+    return version is not None and (int(version[1]), int(version[2])) >= (2, 30)
 
 
 def infiniband(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:

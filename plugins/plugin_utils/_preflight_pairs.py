@@ -66,9 +66,12 @@ class Measured:
                 if item.node in ends and (item.peer in ends or not item.peer) and (item.peer or item.rail in (None, ends[item.node])):
                     self.explained.add(edge.key)
 
-    def answered(self) -> set[tuple[str, str]]:
-        """Pairs of nodes of which the first one's packets arrive at the second."""
-        return {(edge.src, edge.dst) for edge in self.whole if edge.loss is not None and edge.loss < 1}
+    def left_out(self, edge: Edge) -> bool:
+        """Whether a pair of rails in two subnets is nothing that a launch needs: its nodes have met on other rails, and this is told as the subnet's."""
+        nets = {(node.name, rail["netdev"]): network(rail) for node in self.nodes for rail in node.rails}
+        own, other = nets.get((edge.src, edge.netdev)), nets.get((edge.dst, edge.peer_netdev))
+        met = any(one.loss is not None for one in self.whole if {one.src, one.dst} == {edge.src, edge.dst})
+        return met and own is not None and other is not None and own != other
 
 
 def items(groups: t.Iterable[Group], item: str, result: str, texts: t.Mapping[str, str], remedy: str) -> list[Item]:
@@ -107,7 +110,11 @@ def reach(seen: Measured, wanted: Wanted) -> Checked:
     seen.explained |= dead | {edge.turned for edge in counted if edge.key in dead}
     # What could not be tried at all, for a reason that nothing before has told.
     told = {item.node for item in found}
-    untried = [edge for edge in seen.open if edge.loss is None and edge.told.get("error") and edge.turned not in dead and not told & {edge.src, edge.dst}]
+    untried = [
+        edge
+        for edge in seen.open
+        if edge.loss is None and edge.told.get("error") and edge.turned not in dead and not told & {edge.src, edge.dst} and not seen.left_out(edge)
+    ]
     for group in collapse(untried, {edge.key for edge in untried}):
         why = str(group.edges[0].told["error"]).rstrip(".")
         found.append(Item("reach", BLOCKED, f"not tried: {why}", "Mend that, then run this again.", group.node, group.peer, group.rail))

@@ -9,8 +9,8 @@ import typing as t
 
 import pytest
 import test_preflight_causes as causes
-from fabric_trees import P0, at
-from preflighting import RAIL, TWIN, Scene, found, words
+from fabric_trees import P0, P1, T0, at
+from preflighting import RAIL, TWIN, Scene, fabric, found, spark, words
 
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _preflight, _preflight_screen
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._preflight_words import ITEMS, Wanted, WantedError
@@ -134,12 +134,38 @@ def test_one_lost_packet_is_no_loss() -> None:
     assert scene.judge()["result"] == "ready"
 
 
-def test_routed_subnets_that_reach_each_other_are_a_note() -> None:
+def test_a_second_rail_in_two_subnets_is_left_out_and_blocks_nothing() -> None:
     scene = Scene()
-    scene.replace("spark2", at(P0, "192.168.210.12/24"), cidr="192.168.0.0/16")
+    scene.replace("spark2", at(P0, "192.168.200.12/24"), at(T0, "192.168.202.12/24"))
+    error = "192.168.201.11/24 on spark1 and 192.168.202.12/24 on spark2 are not in one subnet."
+    for src, dst in (("spark1", "spark2"), ("spark2", "spark1")):
+        # As the probe tells of what it does not try.
+        for pair in scene.told(src, dst, TWIN):
+            pair.update(error=error, sent=0, received=None, answered=0, loss_share=None, path_mtu=None, tcp={}, macs=[], mac_seen=None, mb_s=None)
     report = scene.judge()
-    assert "they reach each other all the same" in words(report, "subnet")
-    assert ("subnet", "blocked") not in [entry[:2] for entry in found(report)]
+    assert found(report) == [("subnet", "slow", "spark1", None, None), ("subnet", "slow", "spark2", None, None)], words(report, "reach")
+
+
+@pytest.mark.parametrize(("version", "expected"), [("2.29.3", "slow"), ("2.30.3", "ready"), ("2.31.1", "ready"), (None, "slow")])
+def test_a_ring_is_well_with_an_nccl_that_goes_by_the_subnets(version: str | None, expected: str) -> None:
+    scene = Scene(3)
+    ring = {"spark1": ((P0, 200), (P1, 202)), "spark2": ((P0, 200), (P1, 204)), "spark3": ((P0, 202), (P1, 204))}
+    for name, ports in ring.items():
+        nics = spark(int(name[-1]), *(at(port, f"192.168.{net}.1{name[-1]}/24") for port, net in ports))
+        scene.nodes[name]["fabric"] = fabric(nics, cidr="192.168.200.0/21")
+        scene.nodes[name]["preflight"]["image"]["nccl"] = version
+        scene.nodes[name]["probe"]["pairs"] = []
+    (crossed,) = [check for check in scene.judge()["checks"] if check["item"] == "rdma" and "in the order of their PCI addresses" in check["message"]]
+    assert crossed["result"] == expected
+
+
+@pytest.mark.parametrize(("arch", "expected"), [("arm64", ["spark1", "spark2"]), ("amd64", [])])
+def test_a_fault_of_one_processor_is_not_told_of_another(arch: str, expected: list[str]) -> None:
+    scene = Scene()
+    for node in scene.nodes.values():
+        node["preflight"].update(arch=arch)
+        node["preflight"]["image"].update(nccl="2.28.9", architecture=arch)
+    assert [entry[2] for entry in found(scene.judge())] == expected
 
 
 # Several nodes: a cause that many pairs show is one node's.
