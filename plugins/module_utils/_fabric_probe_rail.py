@@ -26,6 +26,7 @@ _ROOM = 4 << 20
 """Bytes of a receiving buffer: a node of many can be asked faster than a busy machine lets this process run."""
 _PKTINFO = struct.Struct("=I4s4s")
 _MOST = 65536
+_ETHERNET = len("00:00:00:00:00:00")
 _RESET = struct.pack("ii", 1, 0)
 _AGAIN = 0.25
 """Seconds after which a connection that does not come about is tried once more beside the first, for a SYN may be lost."""
@@ -187,10 +188,12 @@ def hardware(netdev: str, address: str, table: t.Optional[str] = None) -> t.Tupl
     """What the neighbour table holds for an address: its hardware address, and C(complete), C(incomplete) or C(none).
 
     :param table: the content of C(/proc/net/arp), "192.168.200.12  0x1  0x2  4a:..:01  *  enp1s0f0np0": flag 0x2 is set once the
-        address has answered (Linux, ATF_COM of if_arp.h), and without it "00:00:00:00:00:00" stands there.
+        address has answered (Linux, ATF_COM of if_arp.h), and without it "00:00:00:00:00:00" stands there. Of InfiniBand's 20 bytes the kernel
+        writes nine, "80:00:02:08:fe:80:00:00:00", which name nobody.
     """
     for line in (text("/proc/net/arp") if table is None else table).splitlines()[1:]:
         fields = line.split()
         if len(fields) >= 6 and fields[0] == address and fields[5] == netdev:
-            return (fields[3].lower(), "complete") if int(fields[2], 16) & 2 else (None, "incomplete")
+            whole = fields[3].lower() if len(fields[3]) == _ETHERNET else None
+            return (whole, "complete") if int(fields[2], 16) & 2 else (None, "incomplete")
     return None, "none"

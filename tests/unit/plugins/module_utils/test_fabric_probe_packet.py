@@ -130,6 +130,7 @@ IP address       HW type     Flags       HW address            Mask     Device
 192.168.200.12   0x1         0x2         4c:bb:47:00:00:12     *        enp1s0f0np0
 192.168.200.12   0x1         0x0         00:00:00:00:00:00     *        enP2p1s0f0np0
 192.168.200.13   0x1         0x0         00:00:00:00:00:00     *        enp1s0f0np0
+10.10.0.12       0x20        0x2         80:00:02:08:fe:80:00:00:00     *        ibs1
 """
 
 
@@ -140,6 +141,8 @@ IP address       HW type     Flags       HW address            Mask     Device
         ("enP2p1s0f0np0", "192.168.200.12", (None, "incomplete")),
         ("enp1s0f0np0", "192.168.200.13", (None, "incomplete")),
         ("enp1s0f0np0", "192.168.200.1", (None, "none")),
+        # Nine bytes of twenty would pass for another machine's.
+        ("ibs1", "10.10.0.12", (None, "complete")),
     ],
 )
 def test_the_neighbour_table(netdev: str, address: str, expected: tuple[str | None, str]) -> None:
