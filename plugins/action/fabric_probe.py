@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import secrets
 import time
@@ -63,6 +64,7 @@ class ActionModule(ActionBase):
         problem = self._problem()
         if problem:
             return {"failed": True, "changed": False, "msg": problem}
+        self.token = ""
         self.board = Board.of_task(self._task._uuid, self.host, self.hosts)
         try:
             return self._probe()
@@ -71,6 +73,8 @@ class ActionModule(ActionBase):
             for topic in ("listening", "probed", "ended"):
                 if self.host not in self.board.read(topic):
                     self.board.write(topic, {"gone": str(error) or type(error).__name__})
+            if isinstance(error, Exception):
+                self._end()
             raise
 
     def _problem(self) -> str:
@@ -123,10 +127,18 @@ class ActionModule(ActionBase):
         rails = [{key: rail.get(key) for key in ("netdev", "address", "prefix")} for rail in self.peers[self.host] if rail.get("address")]
         callers = list(dict.fromkeys(rail["address"] for rails in self.peers.values() for rail in rails if rail.get("address")))
         lifetime = self.args["join_timeout"] + _NEXT
+        self.token = token
         found = self._node(state="listening", token=token, rails=rails, ports=self.args["ports"], callers=callers, lifetime=lifetime)
         word = {"rails": found["rails"], "ports": found["ports"], "token": token}
         self.board.write("listening", word)
         return word
+
+    def _end(self) -> None:
+        """End the own listener after a failure: until its time is over it would hold the launch's ports, and a run may go on without the gate."""
+        if self.token:
+            # Of a node that can't be reached it ends by itself.
+            with contextlib.suppress(Exception):
+                self._node(state="ending", token=self.token, steps=[], lifetime=1.0)
 
     def _absent(self) -> dict[str, t.Any]:
         return {host: {"gone": "its task has not run"} for host in self.hosts if host not in self.members}

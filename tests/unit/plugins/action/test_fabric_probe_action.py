@@ -172,6 +172,16 @@ def test_a_node_that_fails_later_leaves_the_others_what_they_know(play: Play) ->
     assert (pair["received"], pair["loss_share"], pair["mb_s"], pair["error"]) == (None, None, None, None) and pair["answered"] > 150
 
 
+def test_a_failure_leaves_no_listener_on_the_launchs_ports(play: Play) -> None:
+    play.broken["spark2", "probing"] = {"failed": True, "msg": "no room for the module"}
+    port = free(ADDRESS["spark2"])
+    found = play.run(["spark1", "spark2"], ports=[port], seconds=0.0)
+    assert str(found["spark2"]) == "The probe of the fabric failed on spark2: no room for the module"
+    assert [call["state"] for call in play.calls["spark2"]] == ["listening", "probing", "ending"]
+    with socket.socket() as taken:
+        taken.bind((ADDRESS["spark2"], port))
+
+
 def test_an_address_that_the_node_does_not_have(play: Play) -> None:
     rails = {host: [{"netdev": "lo", "address": ADDRESS[host], "prefix": 8}] for host in ("spark1", "spark2")}
     rails["spark2"] = [{"netdev": "lo", "address": "192.0.2.7", "prefix": None}]
