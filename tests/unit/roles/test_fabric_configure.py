@@ -56,6 +56,7 @@ class Ways:
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
+        self.fatal = True
         here = folder / "ansible_collections" / "sparkstack" / "inference"
         (here / "plugins" / "action").mkdir(parents=True)
         (here / "roles").mkdir()
@@ -73,7 +74,7 @@ class Ways:
         (self.folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": {"ansible_become": False}}}))
         facts = {"fabric_configure": True, "fabric_configure_timeout": 2, **variables}
         tasks = [{"ansible.builtin.include_role": {"name": "sparkstack.inference.fabric_configure"}}]
-        play = {"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "vars": facts, "tasks": tasks}
+        play = {"hosts": "all", "gather_facts": False, "any_errors_fatal": self.fatal, "vars": facts, "tasks": tasks}
         (self.folder / "play.yml").write_text(yaml.safe_dump([play]))
         words = [sys.executable, "-m", "ansible", "playbook", "-i", "hosts.yml", "-c", "local", "play.yml", *options]
         environment = {
@@ -149,6 +150,13 @@ def test_where_one_fails_all_go_back(ways: Ways, answers: dict[str, t.Any], stat
     assert ways.states("spark1") == ways.states("spark2") == states
     runs = {arguments["run"] for _host, arguments, _check in ways.calls() if arguments.get("state") in ("tried", "undone")}
     assert len(runs) == 1
+
+
+def test_a_play_that_does_not_end_for_one_host_leaves_no_half_of_a_fabric(ways: Ways) -> None:
+    ways.fatal = False
+    told = ways.play({"fabric_network spark2 tried": {"failed": True, "msg": "It broke."}})
+    assert "It broke. Back at the network before: spark1." in told
+    assert ways.states("spark1") == ways.states("spark2") == ["tried", "undone"]
 
 
 def test_a_node_that_is_lost_goes_back_by_itself_and_the_other_one_at_once(ways: Ways) -> None:
