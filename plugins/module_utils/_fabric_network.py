@@ -105,7 +105,8 @@ def holder(ip_json: str, address: t.Optional[str]) -> t.Optional[str]:
     """The interface that has an address of either family, or None."""
     for link in json.loads(ip_json or "[]"):
         for info in (link or {}).get("addr_info") or []:
-            if address and ipaddress.ip_address(info["local"]) == _plain(address):
+            # Old versions write an empty object here, too.
+            if address and "local" in info and ipaddress.ip_address(info["local"]) == _plain(address):
                 return str(link["ifname"])
     return None
 

@@ -94,6 +94,7 @@ def test_the_ssh_connection_is_found_above_sudo(folder_of: t.Callable[[dict[str,
     assert _fabric_network.holder(IP_JSON, "fd00::11") == "enP7s7"
     assert _fabric_network.ssh_address(root, 1) is None and _fabric_network.ssh_address(root, 55) is None
     assert _fabric_network.holder(IP_JSON, None) is None
+    assert _fabric_network.holder('[{}, {"ifname": "lo", "addr_info": [{}, {"local": "fd00::11"}]}]', "fd00::11") == "lo"
 
 
 def test_candidates_tell_which_interfaces_are_one_port(tmp_path: pathlib.Path) -> None:
