@@ -201,6 +201,27 @@ def test_a_rank_that_a_guard_stops_after_the_watch_is_told(ways: Ways) -> None:
     assert kept["verdict"]["summary"].startswith("It was stopped by the memory guard.")
 
 
+def test_a_guard_that_can_not_be_taken_away_hides_nothing(ways: Ways) -> None:
+    late = {"failed": True, "msg": "systemctl stop failed: Connection timed out."}
+    told = ways.play("main", {"inference_plan": [{"plan": plan("L2", "new")}], "memory_guard spark2": [{}, {}, late]})
+    assert "could not be taken away, and ends when its time is over: systemctl stop failed" in told
+    assert "answered" in told and "failed=0" in told and ways.locks() == ["held", "free"]
+    assert ways.calls("launch_record", "spark2")[-1]["record"]["answered"] is True
+
+
+def test_a_second_judgement_that_is_refused_hides_nothing(ways: Ways) -> None:
+    ready = {"verdict": "ready", "summary": "", "remedy": "", "nodes": {}}
+    answers = {
+        "inference_plan": [{"plan": plan("L2", "new")}],
+        "init_phase_wait": [ready, {"failed": True, "msg": "Two hosts have the same rank.", "verdict": None}],
+        "inference_proof": [{"answered": False}, {"failed": True, "msg": "The head does not answer."}],
+        "memory_guard spark2": [{}, {}, {"told": TOLD}],
+    }
+    told = ways.play("main", answers)
+    assert "The head does not answer." in told and ways.locks() == ["held", "free"]
+    assert ways.calls("launch_record", "spark1")[-1]["record"]["verdict"]["summary"] == "The head does not answer."
+
+
 def test_what_an_earlier_guard_has_told_is_of_no_launch_that_never_loaded(ways: Ways) -> None:
     answers = {
         "inference_plan": [{"plan": plan("L2", "new")}],
