@@ -100,9 +100,10 @@ def main(arguments: t.Sequence[str]) -> int:
                 _signal(pid, signal.SIGUSR1)
             time.sleep(0.5)
             _kill(set(children) - set(codes))
-        elif late and len(codes) == len(children) and time.monotonic() > deadline + _LEAVE:
-            # Something that a child has started holds the pipe.
+        elif late and time.monotonic() > deadline + _LEAVE:
+            # Something that a child has started holds the pipe; or a child is inside the driver, where not even a kill ends it.
             break
+    codes.update(dict.fromkeys(set(children) - set(codes), -signal.SIGKILL))
     say("end", codes=[codes[pid] for pid in sorted(codes, key=lambda pid: children[pid])], late=late)
     return int(any(codes.values()))
 

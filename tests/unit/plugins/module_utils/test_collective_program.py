@@ -147,13 +147,16 @@ def test_a_wrong_element_of_a_sum_is_found(spoil: tuple[int, int] | None, wrong:
 # The parent.
 
 
-def play(tmp_path: pathlib.Path, torch: str, **given: t.Any) -> tuple[list[dict[str, t.Any]], str, float]:
+def play(tmp_path: pathlib.Path, torch: str, edits: t.Sequence[tuple[str, str]] = (), **given: t.Any) -> tuple[list[dict[str, t.Any]], str, float]:
     """What the program said with a torch of the test's own: its events, all other text, and the seconds that it took."""
     package = tmp_path / "torch"
     package.mkdir()
     (package / "__init__.py").write_text("import time\n__version__ = '2.9.1'\n" + torch)
     (package / "distributed.py").write_text(STORE)
     source = pathlib.Path(subject.__file__).read_text(encoding="utf-8")
+    for old, new in edits:
+        assert source.count(old) == 1
+        source = source.replace(old, new)
     start = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", source, json.dumps({**GIVEN, **given})],
@@ -179,6 +182,13 @@ def test_what_hangs_is_ended_and_its_stack_told(tmp_path: pathlib.Path) -> None:
     events, text, seconds = play(tmp_path, "time.sleep(600)", timeout=1)
     assert events == [{"event": "end", "codes": [-9], "late": True}]
     assert "(most recent call first)" in text and seconds < 60
+
+
+def test_what_not_even_a_kill_ends_is_told_as_late(tmp_path: pathlib.Path) -> None:
+    # A process inside a GPU's driver that hangs: it sees no signal before it comes back.
+    unkillable = ("_signal(pid, signal.SIGKILL)", "_signal(pid, signal.SIGCONT)")
+    events, _text, seconds = play(tmp_path, "time.sleep(25)", [unkillable, ("_LEAVE = 5.0", "_LEAVE = 0.5")], timeout=1)
+    assert events == [{"event": "end", "codes": [-9], "late": True}] and seconds < 20
 
 
 def test_all_processes_of_a_node_end_when_one_has_failed(tmp_path: pathlib.Path) -> None:
