@@ -23,6 +23,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api i
 from ansible_collections.sparkstack.inference.plugins.module_utils._files import integer, text
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity
 from ansible_collections.sparkstack.inference.plugins.module_utils._ranks import LABEL
+from ansible_collections.sparkstack.inference.plugins.module_utils._unit_files import write
 
 FOLDER = "/var/lib/sparkstack/collective"
 """The folder on a node with what each deployment's ranks have proved."""
@@ -164,15 +165,7 @@ def keep(deployment: str, proof: t.Mapping[str, t.Any], root: str = "/") -> None
             os.unlink(target)
         return
     os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
-    temporary = f"{target}.{os.getpid()}"
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-            json.dump(proof, stream, sort_keys=True)
-        os.replace(temporary, target)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    write(target, json.dumps(proof, sort_keys=True), 0o600)
 
 
 def path(deployment: str, root: str = "/") -> str:

@@ -220,6 +220,7 @@ def test_a_proof_is_kept_whole_or_not_at_all(tmp_path: pathlib.Path) -> None:
     assert subject.kept("d", root) == proof and subject.kept("e", root) is None
     path = pathlib.Path(subject.path("d", root))
     assert [entry.name for entry in path.parent.iterdir()] == ["d.json"] and path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
     for damaged in ("{", "[]", '{"key": "k"}', '{"at": 1}'):
         path.write_text(damaged)
         assert subject.kept("d", root) is None
