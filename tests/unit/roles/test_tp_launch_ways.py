@@ -251,6 +251,7 @@ def test_ranks_that_diagnose_starts_once_more_are_guarded_too(ways: Ways) -> Non
     assert [call.get("state", "started") for call in ways.calls("memory_guard", "spark1")] == ["started", "started", "stopped"]
     assert [call.get("state") for call in ways.calls("inference_launch", "spark1")] == ["absent", "started", "stopped"]
     assert ways.calls("memory_return_wait", "spark2")[-1]["guard"] == TOLD
+    assert "NCCL_DEBUG=INFO and are all stopped since a memory guard had to stop" in told and "stay as they are" not in told
 
 
 def test_without_a_guard_nobody_is_asked_about_it(ways: Ways) -> None:
