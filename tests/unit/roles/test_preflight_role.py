@@ -112,8 +112,10 @@ def test_what_is_blocked_ends_the_run_with_its_sentence(role: Preflight) -> None
 def test_what_is_slow_ends_no_run(role: Preflight) -> None:
     scene = Scene()
     scene.lose("spark1", "spark2", 0.05)
-    code, told = role.play(scene, "--check")
+    code, told = role.play(scene, "--check", preflight_json=str(role.folder / "report.json"))
     assert code == 0 and "slow     loss" in told
+    # Check mode makes no difference, not even to the report.
+    assert json.loads((role.folder / "report.json").read_text())["result"] == "slow"
 
 
 def test_a_node_that_is_not_reached_is_told_and_the_others_are_measured(role: Preflight) -> None:
