@@ -137,7 +137,7 @@ options:
     default: /var/cache/sparkstack
   gpus:
     description:
-      - Whether the containers get the node's GPUs. V(auto) gives them where the node shows one.
+      - Whether the containers get the node's GPUs. V(auto) gives them where the node shows one, or its rank runs with them.
     type: str
     choices: [auto, all, none]
     default: auto

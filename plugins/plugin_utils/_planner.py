@@ -156,7 +156,7 @@ def _request(plan: Plan, settings: Settings, rank: int) -> _container.Request:
         model_mount=node.model.get("mount") or recipe.model_path,
         environment={**node.environment, **recipe.environment},
         image_identity=image.get("identity"),
-        gpus=settings.gpus == "all" or (settings.gpus == "auto" and bool(node.memory.get("gpus"))),
+        gpus=settings.gpus == "all" or (settings.gpus == "auto" and (bool(node.memory.get("gpus")) or _hidden(plan, node))),
         infiniband=bool(node.info.get("infiniband")),
         shm_size=recipe.shm_size,
         memory=recipe.memory,
@@ -165,6 +165,11 @@ def _request(plan: Plan, settings: Settings, rank: int) -> _container.Request:
         api_key_fingerprint=_container.fingerprint(settings.api_key, recipe.name),
         planned=None if plan.planned is None else tuple(plan.planned),
     )
+
+
+def _hidden(plan: Plan, node: Node) -> bool:
+    """A node whose rank runs with its GPUs has them, though its driver does not answer now: it may do so again in a minute."""
+    return any(container["running"] and (container.get("spec") or {}).get("device_requests") for container in _actual.owned(node.info, plan.recipe.name))
 
 
 def _check_arguments(plan: Plan, settings: Settings) -> None:

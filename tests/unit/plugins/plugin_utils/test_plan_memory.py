@@ -214,6 +214,14 @@ def test_what_runs_keeps_its_value_where_nothing_can_be_computed_now(lost: str) 
     assert plan.planned == first.planned and not any(OPTION in line for line in plan.differences)
 
 
+def test_what_serves_is_not_restarted_without_gpus_because_a_driver_does_not_answer_now() -> None:
+    nodes = deployed(make([node(1), node(2)]))
+    nodes[1].memory["gpus"] = []
+    assert (make(nodes).action, make(nodes).differences) == ("none", [])
+    # Who decides against them is obeyed.
+    assert make(nodes, gpus="none").action == "restart"
+
+
 def test_what_was_started_without_a_value_stays_without() -> None:
     """The memory could not be measured then."""
     first = make([node(1), node(2, total_bytes=None)])
