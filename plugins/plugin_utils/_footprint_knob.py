@@ -86,8 +86,8 @@ def choose(footprint: Footprint, measured: t.Sequence[int], rooms: t.Sequence[Ro
     if footprint.given:
         by, (option, value), why = "recipe", footprint.given, "the recipe says so"
         found = memory.pool(option, value, rooms)
-    elif not own and not settable and before is not None and _untold(footprint, measured):
-        by, value, why = "kept", before, "as at its last start, which still holds more than the driver tells"
+    elif not own and not settable and before is not None and not _told(footprint, measured):
+        by, value, why = "kept", before, "as at its last start, since what can be had is not known now"
         found = memory.pool(option, before, rooms)
     elif own or not settable:
         by = "engine"
@@ -138,14 +138,19 @@ def _holds(footprint: Footprint, measured: t.Sequence[int], pools: t.Sequence[in
 
 def _settable(footprint: Footprint, measured: t.Sequence[int], value: float, pools: t.Sequence[int]) -> bool:
     """Whether the engine starts with that value: all nodes were measured, and have a GPU that it is about."""
-    known = len(measured) == len(footprint.nodes) and all(node.gpus for node in footprint.nodes)
     starts = _holds(footprint, measured, pools) if footprint.memory.whole_context else min(pools) > 0
-    return known and 0 < value < 1 and starts
+    return _known(footprint, measured) and 0 < value < 1 and starts
 
 
-def _untold(footprint: Footprint, measured: t.Sequence[int]) -> bool:
-    """Whether what ranks of the last start hold may be available yet, though the driver does not tell how much that is: what now lacks says nothing."""
-    return any((footprint.nodes[at].most or 0) - (footprint.nodes[at].available or 0) >= footprint.rank_weights(at) // 2 for at in measured)
+def _known(footprint: Footprint, measured: t.Sequence[int]) -> bool:
+    return len(measured) == len(footprint.nodes) and all(node.gpus for node in footprint.nodes)
+
+
+def _told(footprint: Footprint, measured: t.Sequence[int]) -> bool:
+    """Whether what lacks now says anything: not where the driver tells of no GPU, or not what ranks hold that still run."""
+    if not _known(footprint, measured):
+        return False
+    return all((footprint.nodes[at].most or 0) - (footprint.nodes[at].available or 0) < footprint.rank_weights(at) // 2 for at in measured)
 
 
 def _concurrency(footprint: Footprint, measured: t.Sequence[int], pools: t.Sequence[int]) -> int | None:

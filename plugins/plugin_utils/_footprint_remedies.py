@@ -45,6 +45,12 @@ def judge(footprint: Footprint, measured: t.Sequence[int], rooms: t.Sequence[Roo
     judged = choice.by == "recipe" or (choice.by == "engine" and all(footprint.nodes[at].gpus for at in measured))
     if judged and not short:
         _judge_value(footprint, measured, rooms, choice, result)
+    elif judged and not result["refused"]:
+        # The model may fit if the plan has erred, but not with a value that ends the engine's start in any case.
+        alone = {**result, "problems": [], "notes": []}
+        _judge_value(footprint, measured, rooms, choice, alone)
+        result["problems"] += [alone["refused"]] if alone["refused"] else []
+        result["refused"] = alone["refused"]
     fits, wanted = result["context_length_that_fits"], footprint.wanted
     if not result["problems"] and fits is not None and fits < wanted:
         result["notes"].append(f"requests of at most {fits} tokens fit, where {wanted} are allowed")

@@ -260,6 +260,15 @@ def test_a_restart_keeps_the_value_where_nobody_tells_what_the_old_ranks_hold(av
     assert _plan_memory.lines(plan)[-1] == f"{OPTION} stays {first.planned[OPTION]}, which was computed for its last start"
 
 
+def test_a_restart_keeps_the_value_where_a_driver_does_not_answer() -> None:
+    first = make([node(1), node(2)])
+    nodes = deployed(first)
+    nodes[1].memory["gpus"] = []
+    assert make(nodes, restart=True).planned == first.planned
+    # Who leaves it to the engine is obeyed.
+    assert make(nodes, restart=True, memory_setting="engine").planned is None
+
+
 def test_at_a_restart_a_value_that_fits_no_more_is_computed_anew_and_told() -> None:
     """It is a share of what is free, so of less it must be more for the same weights."""
     first = make([node(1), node(2)])
@@ -396,6 +405,25 @@ def test_nothing_is_refused_by_estimate_on_nodes_without_a_gpu() -> None:
 def test_a_value_of_the_recipe_with_which_the_engine_can_not_start_is_refused(wanted: _recipe.Recipe, words: str) -> None:
     [problem] = make([node(1), node(2)], wanted).problems
     assert problem.startswith(words) and " to 0." in problem
+
+
+@pytest.mark.parametrize(
+    ("wanted", "left", "words"),
+    [
+        (recipe("vllm"), 66, "the engine's own gpu-memory-utilization 0.92 asks for 110.1 GiB of spark1, where "),
+        (recipe("vllm", gpu_memory_utilization=0.9), 66, "gpu-memory-utilization 0.9 asks for 107.7 GiB of spark1, where "),
+        (recipe(), 67, "the engine's own mem-fraction-static 0.823041 leaves 0 MiB for the cache of spark1"),
+    ],
+)
+def test_a_value_that_surely_ends_the_start_is_refused_also_where_the_model_fits_only_within_the_error(wanted: _recipe.Recipe, left: float, words: str) -> None:
+    """What serves would be stopped for it."""
+    nodes = [node(1, left), node(2, left)]
+    [problem] = make(nodes, wanted).problems
+    assert problem.startswith(words)
+    # With a value that may do it is only told.
+    option = "gpu_memory_utilization" if wanted.engine.name == "vllm" else "mem_fraction_static"
+    careful = make(nodes, recipe(wanted.engine.name, **{option: 0.53 if wanted.engine.name == "vllm" else 0.94}))
+    assert careful.problems == [] and any(note.startswith("by estimate: spark1 lacks ") for note in careful.notes)
 
 
 @pytest.mark.parametrize("available", [66, 76, 80, 84])
