@@ -15,6 +15,7 @@ import typing as t
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_probe_steps import TRIES
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _fabric_probe as plan
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board, forks
 
@@ -39,7 +40,7 @@ _PROBING = 20.0
 _NEXT = 45.0
 """Seconds in which a module must be at work on its node: until then the listener waits for it."""
 _TEST = 4.0
-"""Seconds that a bandwidth test can take beyond its own, where RDMA is tried first."""
+"""Seconds that a bandwidth test can take beyond its tries' own, where RDMA is tried first."""
 
 
 class ActionModule(ActionBase):
@@ -109,7 +110,7 @@ class ActionModule(ActionBase):
             host: {row["row"]: row for row in told["rows"]} for host, told in self._meet("probed", _PROBING, self._taking_part(words)).items() if "rows" in told
         }
         steps = plan.steps(self.host, self.hosts, rows, probed, words, self.args["seconds"]) if self.args["seconds"] > 0 else []
-        limit = _PROBING + len(steps) * (self.args["seconds"] + _TEST)
+        limit = _PROBING + len(steps) * (TRIES * self.args["seconds"] + _TEST)
         ended = self._node(state="ending", token=word["token"], steps=steps, lifetime=limit)
         self.board.write("ended", ended)
         told = self._meet("ended", limit, self._taking_part(words))

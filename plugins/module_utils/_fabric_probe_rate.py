@@ -238,4 +238,4 @@ def _piece() -> t.BinaryIO:
 
 
 def _seconds(message: wire.Message) -> float:
-    return max(0.0, min(30.0, float(message.get("seconds") or 0)))
+    return max(0.0, min(120.0, float(message.get("seconds") or 0)))

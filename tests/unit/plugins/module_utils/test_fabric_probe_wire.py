@@ -325,6 +325,21 @@ def test_a_busy_machine_gets_another_try(
     assert ((rate["mb_s"], rate["busy"]), len(done)) == (expected, tries)
 
 
+def test_a_sender_that_tries_again_is_waited_for(nodes: t.Callable[[str], Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    def send(*_given: t.Any) -> dict[str, t.Any]:
+        time.sleep(0.5)
+        return {"mb_s": 90.0, "busy": 0.9, "bytes": 1, "error": None}
+
+    monkeypatch.setattr(stepping.rate, "send", send)
+    monkeypatch.setattr(stepping.rate, "MEET", 0.5)
+    here, there = nodes(HERE), nodes(THERE)
+    (one,), (other,) = take(
+        (here, [step(1, "send", here, there, speed_mbps=10000), step(2, "receive", here, there)], Runner((1, "", ""))),
+        (there, [step(1, "receive", there, here), step(2, "send", there, here, speed_mbps=10000)], Runner((1, "", ""))),
+    )
+    assert [(rate["mb_s"], rate["error"]) for rate in (one, other)] == [(90.0, None), (90.0, None)]
+
+
 def test_a_receiver_lets_its_sender_in_at_that_step_only(nodes: t.Callable[[str], Node], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stepping.rate, "MEET", 0.4)
     here, there = nodes(HERE), nodes(THERE)
