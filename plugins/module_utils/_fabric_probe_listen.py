@@ -116,10 +116,11 @@ class Listener:
         for server in self._servers:
             arguments = (server, self.callers, self._greet, self._talk, lambda _address, _why: None)
             threading.Thread(target=wire.serve, args=arguments, daemon=True).start()
-        threading.Thread(target=self._serve_home, daemon=True).start()
         with selectors.DefaultSelector() as selector:
             for udp in self._udp:
                 selector.register(udp.socket, selectors.EVENT_READ, udp)
+            # Not before: it may be told to end at once, and what is closed can't be registered.
+            threading.Thread(target=self._serve_home, daemon=True).start()
             while not self._over.is_set() and time.monotonic() < self.until:
                 for key, _events in selector.select(_TURN):
                     self._answer(key.data)

@@ -9,6 +9,7 @@ import contextlib
 import json
 import pathlib
 import secrets
+import selectors
 import socket
 import subprocess
 import sys
@@ -450,6 +451,27 @@ def test_a_listener_outlives_its_module_until_it_is_told() -> None:
     assert not listening(port)
     with pytest.raises(WireError, match="this node's listener is gone: Connection refused"):
         own(token)
+
+
+def test_a_listener_that_is_told_to_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+        def register(self, *given: t.Any, **more: t.Any) -> selectors.SelectorKey:
+            time.sleep(0.3)
+            return super().register(*given, **more)
+
+    monkeypatch.setattr(selectors, "DefaultSelector", Slow)
+    node = Node(THERE)
+    told: list[dict[str, t.Any]] = []
+
+    def end() -> None:
+        with contextlib.closing(own(node.token)) as talk:
+            told.append(talk.ask({"do": "end"}, 5))
+
+    ender = threading.Thread(target=end)
+    ender.start()
+    node.listener.run()
+    ender.join(5)
+    assert told == [{"counts": [], "overrun": {THERE: 0}}]
 
 
 def test_a_listener_ends_when_nobody_tells_it_anything() -> None:
