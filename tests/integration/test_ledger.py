@@ -34,7 +34,7 @@ LONG = """\
         deployment: ledger-test
       become: true
     - ansible.builtin.wait_for:
-        path: /var/lib/sparkstack/never
+        path: /run/never
         timeout: 120
 """
 
