@@ -291,7 +291,8 @@ ROWS = (
     ),
     Row(
         "worker's node unreachable by ssh",
-        Wanted("failed", WORKER, (None,), ("reach",)),
+        # "... any more: the node cannot be reached", or "... no word from it for 46 s", where ssh hangs in the middle of a packet.
+        Wanted("failed", WORKER, (None,), ("Nothing is known of spark2 (rank 1) any more",)),
         changes=large,
         # A load that outlasts the 25 s in which ssh notices: ranks that serve by then are ready, whoever can be reached.
         before=(makers.slow_disks("700K"),),
