@@ -188,7 +188,7 @@ def test_a_broken_driver_is_a_warning(inventory: str, stand_in: t.Callable[..., 
 
 def test_discrete_cards_and_none(inventory: str, stand_in: t.Callable[..., None]) -> None:
     stand_in("spark1", **{"gpu.count": "2", "gpu.name": "NVIDIA H200", "gpu.memory.total": "143771"})
-    stand_in("spark1", **{"gpu.memory.used": "133428", "gpu.memory.free": "9728"})
+    stand_in("spark1", **{"gpu.memory.used": "133428", "gpu.memory.free": "9728", "gpu.addressing_mode": "HMM"})
     stand_in("spark2", gpu__count="0")
     hosts = module(inventory, MODULES["gpu_memory"])
     facts = hosts["spark1"]["ansible_facts"]["gpu_memory"]
