@@ -96,13 +96,12 @@ cached:
 import hashlib
 import json
 import os
-import tempfile
 import typing as t
 from urllib.parse import quote
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _engines
+from ansible_collections.sparkstack.inference.plugins.module_utils import _answers, _engines
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError, DockerUnreachable, demultiplex
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._parser import OPTIONS_MARK
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity
@@ -137,25 +136,6 @@ def ask(api: DockerAPI, params: t.Mapping[str, t.Any], source: str) -> t.Tuple[i
     return code, output
 
 
-def keep(path: str, described: t.Mapping[str, t.Any]) -> None:
-    """Write the answer, in one step."""
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path))
-    with os.fdopen(handle, "w") as stream:
-        json.dump(described, stream)
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, path)
-
-
-def kept(path: str) -> t.Optional[t.Dict[str, t.Any]]:
-    """The answer that was kept, or None."""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return t.cast("t.Dict[str, t.Any]", json.load(stream))
-    except (OSError, ValueError):
-        return None
-
-
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -179,7 +159,7 @@ def main() -> None:
         # Another version of this collection may ask otherwise.
         asked = hashlib.sha256(engine.launch.parser_source.encode()).hexdigest()[:8]
         path = os.path.join(params["cache_dir"], f"{engine.name}-{digest}-{asked}.json")
-        described = kept(path)
+        described = _answers.kept(path)
         if described:
             module.exit_json(changed=False, parser=described, cached=True, problem=None)
         code, output = ask(api, params, engine.launch.parser_source)
@@ -196,7 +176,7 @@ def main() -> None:
         )
     described = json.loads(line)
     if not module.check_mode:
-        keep(path, described)
+        _answers.keep(path, described)
     module.exit_json(changed=False, parser=described, cached=False, problem=None)
 
 

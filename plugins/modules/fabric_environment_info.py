@@ -163,14 +163,12 @@ problem:
   type: str
 """
 
-import json
 import os
-import tempfile
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _image_environment, _ranks
+from ansible_collections.sparkstack.inference.plugins.module_utils import _answers, _image_environment, _ranks
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_env import NAMES
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_files import baked
@@ -186,19 +184,11 @@ def of_image(api: DockerAPI, image: str, folder: str, keep: bool) -> t.Optional[
     if not inspection:
         return None
     path = os.path.join(folder, "environment-{}-{}.json".format(identity(inspection)["digest"].split(":")[-1], _READ)) if folder else ""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return t.cast("t.Dict[str, t.Any]", json.load(stream))
-    except (OSError, ValueError):
-        pass
-    found = baked(api, inspection, image)
-    if keep and folder:
-        os.makedirs(folder, mode=0o755, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder)
-        with os.fdopen(handle, "w") as stream:
-            json.dump(found, stream)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+    found = _answers.kept(path)
+    if found is None:
+        found = baked(api, inspection, image)
+        if keep and folder:
+            _answers.keep(path, found)
     return found
 
 

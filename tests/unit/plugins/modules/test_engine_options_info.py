@@ -50,13 +50,3 @@ def test_an_image_that_never_answers_is_told_as_such_and_removed(silence: t.Any)
         subject.ask(daemon, PARAMS, "source")
     assert str(caught.value) == "vllm:1 did not tell its options within 300 s."
     assert daemon.calls[-1] == "DELETE"
-
-
-def test_an_answer_is_kept_whole_or_not_at_all(tmp_path: t.Any) -> None:
-    path = tmp_path / "options" / "vllm-aa.json"
-    assert subject.kept(str(path)) is None
-    subject.keep(str(path), {"version": "0.33.0", "options": []})
-    assert subject.kept(str(path)) == {"version": "0.33.0", "options": []}
-    assert [entry.name for entry in path.parent.iterdir()] == ["vllm-aa.json"]
-    path.write_text('{"version": "0.33')
-    assert subject.kept(str(path)) is None
