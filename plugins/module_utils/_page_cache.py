@@ -18,6 +18,9 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._memory impor
 LEAST = 64 << 20
 """Bytes of page cache below which there is nothing to be gained: the programs that run have their code there."""
 
+# Of what mincore(2) writes for a page only the lowest bit is defined. A model of 120 GB has 31 million pages.
+_LOWEST = bytes(byte & 1 for byte in range(256))
+
 
 class Memory(t.NamedTuple):
     """What the kernel says, in bytes."""
@@ -85,8 +88,7 @@ def _held(libc: ctypes.CDLL, path: str) -> int:
         there = ctypes.create_string_buffer(-(-size // page))
         if libc.mincore(where, size, there):
             return 0
-        # Only the lowest bit of each byte is defined.
-        return sum(byte & 1 for byte in there.raw[: -(-size // page)]) * page if any(there.raw) else 0
+        return there.raw.translate(_LOWEST).count(1) * page
     finally:
         libc.munmap(where, size)
 
