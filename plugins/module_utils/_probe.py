@@ -31,6 +31,9 @@ _AHEAD = 100000000
 """Nanoseconds: a message can be so much older than the start that Docker tells. It writes that down when the process runs
 already: of 25 containers that ended at once, 9 had their only message up to 2.4 ms before it ("[FATAL tini (8)] exec vllm failed:
 Exec format error"). What an earlier start wrote is older: before it starts a container again Docker waits for 100 ms or more."""
+_FIRST = 60 * 10**9
+"""Nanoseconds: a start that follows the container's making so closely is taken for its first, all of whose messages are its own. On
+a busy node Docker can be far later than by C(_AHEAD) with writing down that it has started."""
 
 
 def look(api: DockerAPI, name: str, engine: str, state: t.Mapping[str, t.Any], peers: t.Sequence[str] = (), root: str = "/") -> t.Dict[str, t.Any]:
@@ -49,7 +52,7 @@ def look(api: DockerAPI, name: str, engine: str, state: t.Mapping[str, t.Any], p
         return {"exists": False, "started": False, "running": False, "now": now, "reading": None, "scene": around, "state": {}}
     told = inspection["State"]
     began = str(told.get("StartedAt") or _NEVER)
-    since = _since(told)
+    since = _since(inspection)
     log = Log(inspection["Id"], began, engine, state, since)
     tty = bool(inspection["Config"].get("Tty"))
     before: t.List[t.Dict[str, t.Any]] = state["before"] if log.same else []
@@ -83,17 +86,18 @@ def look(api: DockerAPI, name: str, engine: str, state: t.Mapping[str, t.Any], p
     }
 
 
-def _since(told: t.Mapping[str, t.Any]) -> str:
-    """From when on a message is of this start of the container, as Docker's C(since) takes it; empty for one that never started.
-
-    :param told: C(State) of its inspection.
-    """
+def _since(inspection: t.Mapping[str, t.Any]) -> str:
+    """From when on a message is of this start of the container, as Docker's C(since) takes it; empty for one that never started."""
+    told = inspection["State"]
     began, ended = str(told.get("StartedAt") or _NEVER), str(told.get("FinishedAt") or _NEVER)
     if began.startswith(_NEVER):
         return ""
     start = _nanoseconds(began)
     # While it runs, the end that Docker tells is that of the start before.
     before = 0 if ended.startswith(_NEVER) or _nanoseconds(ended) > start else _nanoseconds(ended)
+    made = _nanoseconds(str(inspection["Created"]))
+    if not before and not inspection.get("RestartCount") and start - made < _FIRST:
+        return _unix(str(inspection["Created"]))
     return "{0:d}.{1:09d}".format(*divmod(max(start - _AHEAD, before), 10**9))
 
 

@@ -64,10 +64,18 @@ class FakeDocker:
         self.server = Server(self.socket, Handler)
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
-    def start(self, began: str = "2026-11-29T22:42:00.5Z", identity: str = "a" * 64, tty: bool = False, ended: str = "0001-01-01T00:00:00Z") -> None:
+    def start(
+        self,
+        began: str = "2026-11-29T22:42:00.5Z",
+        identity: str = "a" * 64,
+        tty: bool = False,
+        ended: str = "0001-01-01T00:00:00Z",
+        created: str = "2026-11-29T22:00:00Z",
+        restarts: int = 0,
+    ) -> None:
         """There is a running container with an empty log. :param ended: when its start before has ended."""
         state = {"Running": True, "StartedAt": began, "FinishedAt": ended, "ExitCode": 0, "OOMKilled": False, "Pid": 0, "Error": ""}
-        self.inspection = {"Id": identity, "Created": "2026-11-29T22:00:00Z", "State": state, "Config": {"Tty": tty}, "RestartCount": 0}
+        self.inspection = {"Id": identity, "Created": created, "State": state, "Config": {"Tty": tty}, "RestartCount": restarts}
 
     def end(self, code: int, **state: t.Any) -> None:
         """The container has ended."""

@@ -65,6 +65,22 @@ def test_a_message_from_before_the_start_that_docker_tells(docker: t.Any) -> Non
     assert found["reading"]["candidates"][0]["cause"] == "wrong_image_arch"
 
 
+def test_a_message_from_long_before_the_start_that_docker_tells(docker: t.Any) -> None:
+    # A node under load: Docker writes down 1.4 s late that the container has started. It was made 0.3 s before it ran.
+    docker.start(created="2026-11-30T11:43:14.950000000Z", began="2026-11-30T11:43:16.656118234Z")
+    docker.log = [("2026-11-30T11:43:15.254450035Z", b"[FATAL tini (8)] exec vllm failed: Exec format error\n")]
+    docker.end(1, FinishedAt="2026-11-30T11:43:16.671000000Z")
+    found = again(docker, {})
+    assert found["reading"]["candidates"][0]["cause"] == "wrong_image_arch"
+    # It is older than its last start, or Docker has started it again: what was said so early is of a start before.
+    docker.start(created="2026-11-30T11:42:15.000000000Z", began="2026-11-30T11:43:16.656118234Z")
+    docker.end(1, FinishedAt="2026-11-30T11:43:16.671000000Z")
+    assert not again(docker, {})["reading"]["candidates"]
+    docker.start(created="2026-11-30T11:43:14.950000000Z", began="2026-11-30T11:43:16.656118234Z", restarts=1)
+    docker.end(1, FinishedAt="2026-11-30T11:43:16.671000000Z")
+    assert not again(docker, {})["reading"]["candidates"]
+
+
 def test_what_the_start_before_wrote_is_not_read(docker: t.Any) -> None:
     docker.start(ended="2026-11-29T22:41:59.95Z")
     docker.log = [("2026-11-29T22:41:59.940000000Z", LOAD), ("2026-11-29T22:42:00.499000000Z", BEGIN)]
