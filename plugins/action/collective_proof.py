@@ -152,7 +152,7 @@ class ActionModule(ActionBase):
 
     def _result(self, verdict: dict[str, t.Any], group: dict[str, t.Any], nodes: dict[str, t.Any]) -> dict[str, t.Any]:
         blocked = verdict["verdict"] == "blocked"
-        msg = verdict["message"] if verdict["verdict"] == "ready" else "\n".join([verdict["message"], verdict["remedy"], *verdict["evidence"]])
+        msg = verdict["message"] if verdict["verdict"] in ("ready", None) else "\n".join([verdict["message"], verdict["remedy"], *verdict["evidence"]])
         result = {"changed": bool(nodes), "remembered": False, **{name: verdict[name] for name in TOLD}, "group": group, "nodes": nodes, "msg": msg}
         if blocked and self._args["required"]:
             result["failed"] = True

@@ -31,6 +31,9 @@ _SLOW = {
 }
 # What torch says of a connection that does not come about, most telling first.
 _NETWORK = ("Network is unreachable", "No route to host", "Connection refused", "Connection timed out", "timed out")
+# 'exec: "python3": executable file not found in $PATH' says Docker, and Python "ModuleNotFoundError: No module named 'torch'". On all ranks: an
+# engine that does without; on one of them it is another image, and a fault.
+_BARE = ('"python3": executable file not found', "No module named 'torch'")
 _WRONG_SUM = "Do not serve with this: try an image with another NCCL, and see the kernel log of the nodes (dmesg) for errors of GPU, PCIe and adapter."
 
 
@@ -68,8 +71,12 @@ def judge(nodes: t.Sequence[Node], engine: str, port: int, link_mbps: float = 0,
 
     :param nodes: in rank order, as :func:`read` returns them. :param engine: whose texts a log is read with.
     :param link_mbps: what a node's links promise together, in Mbit/s; 0: it is not judged. :param min_share: how much of it is enough.
-    :returns: C(verdict) (V(ready), V(slow) or V(blocked)), C(cause) (of C(_causes), or None), C(culprit) (a node, or None), C(message), C(remedy), C(evidence).
+    :returns: C(verdict) (V(ready), V(slow), V(blocked), or None where the image can't run the proof), C(cause) (of C(_causes), or None), C(culprit) (a node, or None), C(message), C(remedy), C(evidence).
     """
+    bare = [node for node in nodes if any(text in node["problem"] or text in node["told"]["text"] for text in _BARE)]
+    if len(bare) == len(nodes):
+        message = f"Nothing was reduced: {_name(bare[0])} has an image whose python3 has no torch, so the launch itself is the proof."
+        return _verdict(None, None, None, message, nodes, "Nothing is to be done.")
     refused = [node for node in nodes if node["problem"]]
     if refused:
         return _refused(refused[0], nodes, engine)
@@ -291,9 +298,9 @@ def _name(node: Node) -> str:
     return f"{node['node']} (rank {node['rank']})"
 
 
-def _verdict(verdict: str, cause: str | None, culprit: Node | None, message: str, nodes: t.Sequence[Node], remedy: str | None = None) -> Verdict:
+def _verdict(verdict: str | None, cause: str | None, culprit: Node | None, message: str, nodes: t.Sequence[Node], remedy: str | None = None) -> Verdict:
     name = culprit["node"] if culprit else nodes[0]["node"]
     peer = next((node["node"] for node in nodes if node["node"] != name), name)
     text = remedy if remedy is not None else CAUSES[cause or "unknown"].remedy.format(node=name, peer=peer)
-    warned = [line for node in nodes for line in node["told"]["text"].splitlines() if "NCCL WARN" in line] if verdict != "ready" else []
+    warned = [line for node in nodes for line in node["told"]["text"].splitlines() if "NCCL WARN" in line] if verdict in ("slow", "blocked") else []
     return {"verdict": verdict, "cause": cause, "culprit": culprit["node"] if culprit else None, "message": message, "remedy": text, "evidence": warned[:5]}

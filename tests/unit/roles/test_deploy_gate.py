@@ -50,7 +50,7 @@ class Deploy(Preflight):
         """How a deploy ended whose plan is this action, and what it wrote."""
         self.answer(scene)
         plan = {"action": action, "staged": True, "ranks": [{"launch": {"gpus": True}}] * 2}
-        return self.run("sparkstack.inference.deploy", "-e", "target=all", "-e", json.dumps({"wanted_plan": plan, "deploy_preflight": True}), *options)
+        return self.run("sparkstack.inference.deploy", "-e", "target=all", "-e", json.dumps({"wanted_plan": plan}), *options)
 
     def done(self) -> list[str]:
         """What was done on the head, of what counts."""

@@ -240,3 +240,16 @@ def test_the_group() -> None:
     found = subject.group(nodes, PORT)
     assert (found["ranks"], found["world_size"], found["backend"], found["bus_gb_s"], found["transport"]) == (2, 2, "nccl", 21.0, "socket")
     assert (found["devices"], found["gdr"], found["nccl"], found["correct"], found["port"]) == (sorted(HCAS), False, "2.28.9", True, PORT)
+
+
+BARE = 'Error response from daemon: failed to create shim task: OCI runtime create failed: exec: "python3": executable file not found in $PATH: unknown'
+NO_TORCH = "Traceback (most recent call last):\n  File \"<string>\", line 1, in <module>\nModuleNotFoundError: No module named 'torch'"
+
+
+@pytest.mark.parametrize("bare", [lambda rank: node(rank, "", BARE), lambda rank: node(rank, output(rank, text=NO_TORCH, codes=(1,)))])
+def test_an_image_that_cannot_run_it_is_no_reason_to_stop(bare: t.Callable[[int], dict[str, t.Any]]) -> None:
+    verdict = judge(bare(0), bare(1))
+    assert (verdict["verdict"], verdict["culprit"], verdict["evidence"]) == (None, None, [])
+    assert verdict["message"] == "Nothing was reduced: spark1 (rank 0) has an image whose python3 has no torch, so the launch itself is the proof."
+    # On one of them it is another image.
+    assert judge(node(0, output(0, "imported", codes=None)), bare(1))["verdict"] == "blocked"
