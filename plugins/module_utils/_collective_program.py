@@ -173,6 +173,9 @@ class Rank:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         self.torch = importlib.import_module("torch")
         self.dist = importlib.import_module("torch.distributed")
+        if not self.torch.backends.cuda.is_built():
+            # "AssertionError: Torch not compiled with CUDA enabled": an engine made for processors, whose ranks meet over gloo, GPUs or not.
+            self.backend = "gloo"
         self.say("imported", torch=str(self.torch.__version__), world=self.world, backend=self.backend)
         self._take_device()
         self._meet()

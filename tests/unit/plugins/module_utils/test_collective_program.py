@@ -147,11 +147,15 @@ def test_a_wrong_element_of_a_sum_is_found(spoil: tuple[int, int] | None, wrong:
 # The parent.
 
 
-def play(tmp_path: pathlib.Path, torch: str, edits: t.Sequence[tuple[str, str]] = (), **given: t.Any) -> tuple[list[dict[str, t.Any]], str, float]:
-    """What the program said with a torch of the test's own: its events, all other text, and the seconds that it took."""
+def play(tmp_path: pathlib.Path, torch: str, edits: t.Sequence[tuple[str, str]] = (), built: bool = True, **given: t.Any) -> tuple[list[dict[str, t.Any]], str, float]:
+    """What the program said with a torch of the test's own: its events, all other text, and the seconds that it took.
+
+    :param built: whether that torch is made with CUDA.
+    """
     package = tmp_path / "torch"
     package.mkdir()
-    (package / "__init__.py").write_text("import time\n__version__ = '2.9.1'\n" + torch)
+    (package / "__init__.py").write_text(f"import time\nfrom torch import backends\n__version__ = '2.9.1'\n{torch}")
+    (package / "backends.py").write_text(f"class cuda:\n    @staticmethod\n    def is_built():\n        return {built}\n")
     (package / "distributed.py").write_text(STORE)
     source = pathlib.Path(subject.__file__).read_text(encoding="utf-8")
     for old, new in edits:
@@ -202,3 +206,11 @@ def test_who_did_not_come_is_named(tmp_path: pathlib.Path) -> None:
     assert [event["event"] for event in events] == ["imported", "met", "missing", "end"]
     assert events[2]["ranks"] == [1] and events[0]["torch"] == "2.9.1"
     assert "DistStoreError: Timed out after 1 seconds waiting for clients. 1/2 clients joined." in text
+
+
+@pytest.mark.parametrize("built, backend", [(True, "nccl"), (False, "gloo")])
+def test_a_torch_without_cuda_meets_over_gloo_though_there_are_gpus(tmp_path: pathlib.Path, built: bool, backend: str) -> None:
+    events, text, _seconds = play(tmp_path, "", built=built, gpus=True)
+    assert events[0]["backend"] == backend
+    # Asked for its GPU, the stand-in has none: "module 'torch' has no attribute 'cuda'".
+    assert ("has no attribute 'cuda'" in text) is built
