@@ -71,7 +71,8 @@ def judge(nodes: t.Sequence[Node], engine: str, port: int, link_mbps: float = 0,
 
     :param nodes: in rank order, as :func:`read` returns them. :param engine: whose texts a log is read with.
     :param link_mbps: what a node's links promise together, in Mbit/s; 0: it is not judged. :param min_share: how much of it is enough.
-    :returns: C(verdict) (V(ready), V(slow), V(blocked), or None where the image can't run the proof), C(cause) (of C(_causes), or None), C(culprit) (a node, or None), C(message), C(remedy), C(evidence).
+    :returns: C(verdict) (V(ready), V(slow), V(blocked), or None where the image can't run the proof),
+        C(cause) (of C(_causes), or None), C(culprit) (a node, or None), C(message), C(remedy), C(evidence).
     """
     bare = [node for node in nodes if any(text in node["problem"] or text in node["told"]["text"] for text in _BARE)]
     if len(bare) == len(nodes):

@@ -257,7 +257,7 @@ FAULTS = (
         points.killed("while the image goes", points.slow_image, r"^TASK \[.*image_sync : Bring the image to every node\]", points.at_image, points.coming),
         RESTARTED,
         r"was started with something else \(image",
-        undo=lambda _scene: play.lab("rate", WORKER, "off"),
+        undo=points.fast_again,
     ),
     Fault("recipe changed in the image", image, RESTARTED, r"was started with something else \(image", undo=image_back),
     Fault("recipe changed in an argument", length, RESTARTED, r"was started with something else \(--max-model-len: \d+ -> \d+"),

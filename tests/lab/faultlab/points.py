@@ -54,9 +54,16 @@ def at_plan(scene: Scene) -> str | None:
 
 
 def slow_image(scene: Scene) -> None:
-    """Content that takes some ten seconds on the way to the worker."""
+    """Content that takes some ten seconds on the way to the worker. The preflight would end the run for so slow a link."""
     makers.other_image(HEAD, ORIGINAL, scene.image, 24 << 20)
     play.lab("rate", WORKER, "20mbit")
+    scene.extra["preflight_bandwidth_seconds"] = 0
+
+
+def fast_again(scene: Scene) -> None:
+    """The link as it was."""
+    play.lab("rate", WORKER, "off")
+    scene.extra.pop("preflight_bandwidth_seconds", None)
 
 
 def coming() -> bool:

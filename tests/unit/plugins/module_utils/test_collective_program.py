@@ -147,7 +147,9 @@ def test_a_wrong_element_of_a_sum_is_found(spoil: tuple[int, int] | None, wrong:
 # The parent.
 
 
-def play(tmp_path: pathlib.Path, torch: str, edits: t.Sequence[tuple[str, str]] = (), built: bool = True, **given: t.Any) -> tuple[list[dict[str, t.Any]], str, float]:
+def play(
+    tmp_path: pathlib.Path, torch: str, edits: t.Sequence[tuple[str, str]] = (), built: bool = True, **given: t.Any
+) -> tuple[list[dict[str, t.Any]], str, float]:
     """What the program said with a torch of the test's own: its events, all other text, and the seconds that it took.
 
     :param built: whether that torch is made with CUDA.
