@@ -126,7 +126,7 @@ RETURN = r"""
 verdict:
   description:
     - V(ready), V(slow) or V(blocked), the same on all hosts. V(none) in check mode, when a proof would run,
-    and for an image whose C(python3) has no torch.
+      and for an image whose C(python3) has no torch.
   returned: always
   type: str
 cause:
