@@ -44,7 +44,11 @@ def disk(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
         remedy = f"Remove what is not needed with 'docker system prune' on it, or move {data['path']} to a larger disk (data-root in daemon.json)."
         if data["free_bytes"] < comes:
             text = f"{data['path']} has {size(data['free_bytes'])} free, and the image takes {size(comes)}"
-            found.append(Item("disk", BLOCKED, text, remedy, node.name))
+            if node.image:
+                # An image that was built anew shares most layers with the one before, and only the others come. What does not fit ends before a start.
+                found.append(Item("disk", SLOW, f"{text}, less the layers that are there already", remedy, node.name))
+            else:
+                found.append(Item("disk", BLOCKED, text, remedy, node.name))
         elif data["free_bytes"] < comes + SPARE:
             spare = f"{data['path']} has {size(data['free_bytes'])} free" + (f", {size(data['free_bytes'] - comes)} when the image is there" if comes else "")
             found.append(Item("disk", SLOW, spare, remedy, node.name))

@@ -186,7 +186,13 @@ def _mtu(netdev: str, mtu: int) -> str:
 def arp(seen: Measured, wanted: Wanted) -> Checked:
     """Who answers for a fabric address is the interface that has it."""
     found = []
-    owners = {str(rail["mac"]).lower(): (node.name, rail["netdev"]) for node in seen.nodes for rail in node.fabric.get("rails") or [] if rail.get("mac")}
+    owners: dict[str, tuple[str, str]] = {}
+    for node in seen.nodes:
+        # Where the management network is on the same switch, its interface hears the question as well, and Linux answers for all of a node's addresses.
+        for its in [*(node.fabric.get("interfaces") or []), *(node.fabric.get("rails") or [])]:
+            if its.get("mac"):
+                owners[str(its["mac"]).lower()] = (node.name, its["netdev"])
+    rails = {(node.name, rail["netdev"]) for node in seen.nodes for rail in node.fabric.get("rails") or []}
     told: set[tuple[str, str]] = set()
     for edge in seen.open:
         right = str(edge.told.get("mac_told") or "").lower()
@@ -197,8 +203,13 @@ def arp(seen: Measured, wanted: Wanted) -> Checked:
             told.add((edge.dst, mac))
             owner, netdev = owners.get(mac, (None, None))
             if owner == edge.dst:
-                text = f"{netdev} answers for {address}, which is the address of {edge.peer_netdev}: packets take the wrong half of the port"
-                remedy = "Set net.ipv4.conf.all.arp_ignore=1 and net.ipv4.conf.all.arp_announce=2 (node_prep_sysctl does), or take the twins into two subnets."
+                half = (owner, netdev) in rails
+                text = f"{netdev} answers for {address}, which is the address of {edge.peer_netdev}: packets take the wrong " + (
+                    "half of the port" if half else "interface"
+                )
+                remedy = "Set net.ipv4.conf.all.arp_ignore=1 and net.ipv4.conf.all.arp_announce=2 (node_prep_sysctl does), or " + (
+                    "take the twins into two subnets." if half else "keep the two networks apart on the switch."
+                )
                 found.append(Item("arp", SLOW, text, remedy, edge.dst, None, edge.peer_netdev))
             else:
                 who = owner or f"a machine that is none of these nodes ({mac})"

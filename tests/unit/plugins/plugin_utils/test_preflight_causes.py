@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from fabric_trees import P0, T0, at, unplugged
+from fabric_trees import LAN, P0, T0, at, unplugged
 from preflighting import RAIL, TWIN, Scene, found, words
 
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _preflight_screen
@@ -198,6 +198,11 @@ def docker_disk(scene: Scene) -> None:
     scene.nodes["spark2"]["preflight"]["disk"]["docker"]["free_bytes"] = 8 << 30
 
 
+def docker_disk_for_a_part(scene: Scene) -> None:
+    scene.nodes["spark2"]["preflight"]["image"]["identity"] = "sha256:0123456789abcdef"
+    scene.nodes["spark2"]["preflight"]["disk"]["docker"]["free_bytes"] = 8 << 30
+
+
 def speed(scene: Scene) -> None:
     scene.replace("spark2", at(P0, "192.168.200.12/24", speed=20000), at(T0, "192.168.201.12/24"))
     for pair in [*scene.told("spark1", "spark2", RAIL), *scene.told("spark2", "spark1", RAIL)]:
@@ -226,6 +231,14 @@ def flux(scene: Scene) -> None:
     for pair in scene.told("spark1", "spark2", RAIL):
         wrong = scene.rail("spark2", TWIN)["mac"]
         pair.update(mac_seen=wrong, macs=[wrong, pair["mac_told"]])
+
+
+def flux_of_management(scene: Scene) -> None:
+    # One switch for both networks: the LAN's interface of spark2 answers, too, and is no machine of anybody else's.
+    lan = next(its for its in scene.nodes["spark2"]["fabric"]["interfaces"] if its["netdev"] == LAN.name)
+    lan["mac"] = "4C:BB:47:00:AA:02"
+    for pair in scene.told("spark1", "spark2", RAIL):
+        pair.update(mac_seen="4c:bb:47:00:aa:02", macs=[pair["mac_told"], "4c:bb:47:00:aa:02"])
 
 
 def unread(scene: Scene) -> None:
@@ -327,6 +340,11 @@ CASES: list[tuple[t.Callable[[Scene], None], list[Finding], tuple[str, ...]]] = 
         [("image", "slow", "spark2", "spark1", None), ("disk", "blocked", "spark2", None, None)],
         ("/var/lib/docker has 8.0 GiB free, and the image takes 21.0 GiB",),
     ),
+    (
+        docker_disk_for_a_part,
+        [("image", "slow", "spark2", "spark1", None), ("disk", "slow", "spark2", None, None)],
+        ("/var/lib/docker has 8.0 GiB free, and the image takes 21.0 GiB, less the layers that are there already",),
+    ),
     (speed, [("speed", "blocked", "spark2", None, RAIL)], ("the link is at 20 Gb/s, where 200 Gb/s are expected", "power taken off")),
     (no_rdma, [("rdma", "blocked", "spark2", None, RAIL)], ("no RDMA device carries its fabric address, while spark1 has RDMA", "preflight_transport")),
     (
@@ -336,7 +354,12 @@ CASES: list[tuple[t.Callable[[Scene], None], list[Finding], tuple[str, ...]]] = 
     ),
     (no_devices_at_all, [("infiniband", "slow", f"spark{number}", None, None) for number in (1, 2)], ("so NCCL goes over TCP there",)),
     (twins, [("twins", "slow", f"spark{number}", None, RAIL) for number in (1, 2)], ("both in 192.168.200.0/24",)),
-    (flux, [("arp", "slow", "spark2", None, RAIL)], ("enP2p1s0f0np0 answers for 192.168.200.12", "arp_ignore=1")),
+    (flux, [("arp", "slow", "spark2", None, RAIL)], ("enP2p1s0f0np0 answers for 192.168.200.12", "wrong half of the port", "arp_ignore=1")),
+    (
+        flux_of_management,
+        [("arp", "slow", "spark2", None, RAIL)],
+        (f"{LAN.name} answers for 192.168.200.12", "packets take the wrong interface.", "keep the two networks apart on the switch"),
+    ),
     (unread, [("reach", "blocked", "spark2", None, None)], ("spark2: it could not be looked at",)),
     (unprobed, [("reach", "blocked", "spark2", None, None)], ("it could not be measured: The probe of the fabric failed on spark2: No space left on device",)),
     (rootless, [("memlock", "blocked", "spark1", None, None)], ("may lock 8 MiB only",)),
