@@ -56,7 +56,8 @@ options:
   transport:
     description:
       - V(rdma) blocks a launch that goes over sockets.
-      - V(auto) does so where the rank gets GPUs and C(/dev/infiniband), and its environment does not switch RDMA off.
+      - V(auto) does so where the rank gets GPUs and C(/dev/infiniband), and its environment names a device (C(NCCL_IB_HCA)) or asks for
+        C(NCCL_NET=IB). Where it names none and does not switch RDMA off either, sockets are RV(verdict=slow).
       - V(socket) and V(any) take what comes.
     type: str
     choices: [auto, rdma, socket, any]

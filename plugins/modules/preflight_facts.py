@@ -204,7 +204,9 @@ def owned(api: DockerAPI, found: t.List[t.Dict[str, t.Any]]) -> t.List[t.Dict[st
     for entry in found:
         inspection = api.container(entry["container"]) if entry["container"] else None
         entry["container"] = inspection["Name"].lstrip("/") if inspection else None
-        entry["deployment"] = ((inspection["Config"].get("Labels") or {}).get(LABEL + "deployment") or None) if inspection else None
+        labels = (inspection["Config"].get("Labels") or {}) if inspection else {}
+        # A proof's container that a run has left holds the rendezvous port for its deployment, and makes room for the next proof.
+        entry["deployment"] = labels.get(LABEL + "deployment") or labels.get(LABEL + "collective") or None
     return found
 
 

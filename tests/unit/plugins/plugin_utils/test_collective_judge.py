@@ -78,6 +78,15 @@ def done(text: str, sizes: t.Any = SIZES, correct: bool = True, **expected: t.An
             "/dev/infiniband of spark1's container",
         ),
         (
+            "sockets",
+            {"rdma": True, "named": False},
+            "slow",
+            "ib_error",
+            "spark1",
+            "spark1 (rank 0) talks over sockets (eth0): its node has RDMA devices, and its environment names none of them.",
+            "set tp_launch_collective_transport to socket",
+        ),
+        (
             "no-rdma-device",
             {"rdma": True},
             "blocked",
@@ -111,6 +120,8 @@ def test_real_runs(case: str, expected: dict[str, t.Any], verdict: str, cause: s
     [
         (done(BOTH, rdma=True, hcas=HCAS), {"link_mbps": 200000}, "ready", None, "over RDMA (roceP2p1s0f0, rocep1s0f0): 21.00 GB/s on the bus, NCCL 2.28.9"),
         (done(RDMA, rdma=True, hcas=HCAS), {}, "slow", "ib_error", "uses rocep1s0f0 and leaves roceP2p1s0f0 idle"),
+        (done(BOTH, rdma=True, hcas=["roce"]), {}, "ready", None, "over RDMA (roceP2p1s0f0, rocep1s0f0)"),
+        (done(RDMA.replace("f0:1", "f10:1"), rdma=True, hcas=["rocep1s0f1", "rocep1s0f10"]), {}, "slow", "ib_error", "leaves rocep1s0f1 idle"),
         (
             done(BOTH, rdma=True, hcas=HCAS),
             {"link_mbps": 400000},
@@ -253,3 +264,11 @@ def test_an_image_that_cannot_run_it_is_no_reason_to_stop(bare: t.Callable[[int]
     assert verdict["message"] == "Nothing was reduced: spark1 (rank 0) has an image whose python3 has no torch, so the launch itself is the proof."
     # On one of them it is another image.
     assert judge(node(0, output(0, "imported", codes=None)), bare(1))["verdict"] == "blocked"
+
+
+def test_older_nccl_says_otherwise_that_it_has_no_network() -> None:
+    text = "vm:9:9 [0] NCCL INFO NET/IB : No device found.\nvm:9:9 [0] net.cc:379 NCCL WARN Error: network IB not found.\n"
+    ranks = [node(rank, output(rank, "imported", "device", "met", "joined", "group", text=text, codes=(1,)), rdma=True) for rank in (0, 1)]
+    found = judge(*ranks)
+    assert (found["verdict"], found["cause"], found["culprit"]) == ("blocked", "ib_error", "spark1")
+    assert "found no RDMA device in its container (NET/IB: No device found), and NCCL_NET allows no other way." in found["message"]
