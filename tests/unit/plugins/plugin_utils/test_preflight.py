@@ -54,6 +54,16 @@ def test_nodes_without_rdma_are_ready_where_none_is_expected() -> None:
     assert found(scene.judge(transport="rdma")) == [("rdma", "blocked", f"spark{number}", None, RAIL) for number in (1, 2)]
 
 
+@pytest.mark.parametrize("cause", [causes.no_rdma, causes.no_devices, causes.kernel, causes.cma])
+def test_rdma_is_in_nobodys_way_who_does_not_use_it(cause: t.Callable[[Scene], None]) -> None:
+    scene = Scene()
+    cause(scene)
+    assert scene.judge()["result"] == "blocked"
+    # An engine that is made for processors meets over gloo, which knows TCP only.
+    assert scene.judge(gpus="none")["result"] == scene.judge(transport="tcp")["result"] == "ready"
+    assert scene.judge(gpus="none", transport="rdma")["result"] == "blocked"
+
+
 def test_a_mark_of_the_kernel_that_is_worked_around_is_no_alarm() -> None:
     scene = Scene()
     causes.kernel(scene)
