@@ -93,6 +93,9 @@ def hosts_file(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
         # Without an address on the fabric there are none yet, and that is told already.
         pinned = not node.fabric.get("address") or all((node.fabric.get("environment") or {}).get(name) for name in _HOST_VARIABLES)
         for name, entries in (node.preflight.get("hosts") or {}).items():
+            if name == "localhost":
+                # A head that plays for itself can have this name in the inventory. '127.0.0.1 localhost' is right on every node.
+                continue
             # Two nodes may have been given one name: each is itself.
             owner = node.name if name in (node.name, node.preflight.get("hostname")) else names.get(name)
             wrong = [entry for entry in entries if owner and _wrong(entry, addresses[owner])]

@@ -10,7 +10,7 @@ import typing as t
 import pytest
 import test_preflight_causes as causes
 from fabric_trees import P0, P1, T0, at
-from preflighting import RAIL, TWIN, Scene, fabric, found, spark, words
+from preflighting import LAUNCH, RAIL, TWIN, Scene, fabric, found, spark, words
 
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _preflight, _preflight_screen
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._preflight_words import ITEMS, Wanted, WantedError
@@ -330,3 +330,13 @@ def test_a_screen_of_problems_shows_these_alone() -> None:
         "and RDMA sends smaller pieces.",
         "                              Set it with 'ip link set enp1s0f0np0 mtu 9000', and in the node's netplan so that it stays.",
     ]
+
+
+def test_a_head_that_is_called_localhost_makes_no_hosts_file_wrong() -> None:
+    scene = Scene()
+    scene.nodes = {"localhost": scene.nodes["spark1"], "spark2": scene.nodes["spark2"]}
+    for node in scene.nodes.values():
+        node["preflight"]["hosts"] = {"localhost": ["127.0.0.1", "::1"]}
+    scene.probe()
+    ports = [{**port, "host": "localhost"} if port.get("host") else port for port in LAUNCH["ports"]]
+    assert found(scene.judge(head="localhost", ports=ports)) == []
