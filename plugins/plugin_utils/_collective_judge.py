@@ -40,6 +40,7 @@ _ELSEWHERE = (
     "If it is to be fast, put the fabric address on an interface with an RDMA device. If it is meant to be like this, set tp_launch_collective_transport "
     "to socket."
 )
+_LONGER = "tp_launch_collective_timeout, or timeout and join_timeout of collective_proof"
 _WRONG_SUM = "Do not serve with this: try an image with another NCCL, and see the kernel log of the nodes (dmesg) for errors of GPU, PCIe and adapter."
 
 
@@ -141,7 +142,7 @@ def _unmet(nodes: t.Sequence[Node], port: int) -> Verdict | None:
     if late:
         slow = late[0]
         message = f"{_name(slow)} needed {_time(slow, 'imported'):.0f} s to import torch, when the others had given up at the rendezvous."
-        remedy = f"See what {slow['node']} does (its disk, its processor), or give it a longer join_timeout."
+        remedy = f"See what {slow['node']} does (its disk, its processor), or give it longer ({_LONGER})."
         return _verdict("blocked", "rendezvous_timeout", slow, message, nodes, remedy)
     names = listed([_name(node) for node in away])
     message = f"{names} did not reach the head at {where} ({_said(away)}), which waited there for {join:.0f} s."
@@ -227,7 +228,8 @@ def _standstill(nodes: t.Sequence[Node], port: int) -> Verdict:
     names = listed([_name(node) for node in behind])
     if least == "":
         message = f"{names} did not import torch in time."
-        return _verdict("blocked", "unknown", first, message, nodes, f"See what {first['node']} does (its disk, its processor), or give it a longer timeout.")
+        remedy = f"See what {first['node']} does (its disk, its processor), or give it longer ({_LONGER})."
+        return _verdict("blocked", "unknown", first, message, nodes, remedy)
     if least in ("imported", "device"):
         if least == "imported" and head["told"]["backend"] == "nccl":
             message = f"{names} did not get hold of the GPU in time."

@@ -223,6 +223,14 @@ NO_GPU = "RuntimeError: No CUDA GPUs are available"
 def test_what_did_not(head: str, worker: str, cause: str, culprit: str | None, message: str) -> None:
     found = judge(node(0, head), node(1, worker))
     assert (found["verdict"], found["cause"], found["culprit"]) == ("blocked", cause, culprit) and message in found["message"]
+    # What can be given more time by a variable is told with its name.
+    assert ("tp_launch_collective_timeout" in found["remedy"]) is ("import torch" in message)
+
+
+@pytest.mark.parametrize("code, said", [(-9, 137), (-11, 139), (3, 3)])
+def test_a_rank_that_ends_by_a_signal_has_the_exit_code_that_a_container_would_have(code: int, said: int) -> None:
+    found = judge(node(0, output(0, *ALL[:5], codes=(-9,), late=True)), node(1, output(1, *ALL[:5], codes=(code,))))
+    assert (found["verdict"], found["culprit"]) == ("blocked", "spark2") and f"exit code {said}" in found["message"]
 
 
 @pytest.mark.parametrize(
