@@ -177,6 +177,7 @@ ansible_facts:
 
 import platform
 import socket
+import time
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
@@ -188,6 +189,10 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._ranks import
 from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import listeners
 
 _DAEMON = "dockerd"
+_PROBE = "fabric-probe"
+"""What the listener of M(sparkstack.inference.fabric_probe) calls itself."""
+_PATIENCE = 100.0
+"""Seconds within which the listener of a probe that was cut off ends by itself; one at work needs fewer."""
 
 
 def said(module: AnsibleModule, program: str, *arguments: str) -> str:
@@ -197,6 +202,20 @@ def said(module: AnsibleModule, program: str, *arguments: str) -> str:
         return ""
     rc, stdout, _stderr = module.run_command([path, *arguments], errors="surrogate_then_replace")
     return str(stdout) if rc == 0 else ""
+
+
+def settled(ports: t.Sequence[int], patience: float = _PATIENCE) -> t.List[t.Dict[str, t.Any]]:
+    """Who listens at these ports, once no other preflight does: that one is at work and soon over, or was cut off and ends by itself.
+
+    :param patience: seconds after which one that still listens is told.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        found = listeners(ports)
+        probing = any(entry["process"] == _PROBE and not entry["container"] for entry in found)
+        if not probing or time.monotonic() >= deadline:
+            return found
+        time.sleep(0.5)
 
 
 def owned(api: DockerAPI, found: t.List[t.Dict[str, t.Any]]) -> t.List[t.Dict[str, t.Any]]:
@@ -215,7 +234,7 @@ def facts(module: AnsibleModule, root: str = "/") -> t.Dict[str, t.Any]:
     params = module.params
     running = _preflight_system.processes(root, {_DAEMON, _preflight_services.FIREWALLD, *_preflight_services.CLOCKS})
     api = DockerAPI(params["docker_socket"])
-    holders = listeners(params["ports"])
+    holders = settled(params["ports"])
     image = None
     try:
         docker = _preflight_docker.daemon(api.get("/info"))

@@ -243,10 +243,7 @@ def _check_ports(plan: Plan) -> None:
         if (listener["container"] in own and listener["container"]) or _collective.leftover(listener["container"], plan.recipe.name):
             continue
         if listener["process"] == _PROBE and not listener["container"]:
-            plan.problems.append(
-                f"Port {listener['port']} on {head.name} is taken by another preflight, or by one that was cut off: it ends by itself, so run this "
-                "again in two minutes."
-            )
+            # Of a run that works here now, whom the lock tells of, or of one that was cut off: then it ends by itself, and the preflight waits for that.
             continue
         what = "port" if listener["port"] == plan.recipe.port else "rendezvous_port"
         who = f"container {listener['container']}" if listener["container"] else f"process {listener['pid']} ({listener['process']})"

@@ -73,7 +73,7 @@ def ports(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
         )
         remedy = f"Stop it, or give the recipe another {'rendezvous_port' if entry.use == 'rendezvous' else 'port'}."
         if holder.get("process") == _LISTENER and not holder.get("container"):
-            remedy = "That is the listener of another preflight, or of one that was cut off: it ends by itself, so run this again in two minutes."
+            remedy = "That is the listener of another preflight, which should have ended by itself: stop it, and run this again."
         found.append(Item("ports", BLOCKED, f"port {entry.port} ({entry.use}) is taken by {who}", remedy, node.name))
     return Checked(found, ", ".join(f"{entry.port} ({entry.use})" for entry in asked) + " free for it" if asked else None)
 

@@ -340,7 +340,7 @@ CASES: list[tuple[t.Callable[[Scene], None], list[Finding], tuple[str, ...]]] = 
     (image, [("image", "slow", "spark2", "spark1", None)], ("vllm:1 is another image there (0123456789ab) than on spark1 (77ab01c2d3e4)", "A deploy brings")),
     (machine, [("image", "blocked", "spark2", None, None)], ("vllm:1 is for amd64, and the node is arm64",)),
     (port, [("ports", "blocked", "spark1", None, None)], ("port 29501 (rendezvous) is taken by process 4711 (nc)", "another rendezvous_port")),
-    (other_preflight, [("ports", "blocked", "spark1", None, None)], ("is taken by process 4711 (fabric-probe)", "it ends by itself")),
+    (other_preflight, [("ports", "blocked", "spark1", None, None)], ("is taken by process 4711 (fabric-probe)", "should have ended by itself")),
     (other_rank, [("ports", "blocked", "spark1", None, None)], ("port 8000 (api) is taken by container old-rank0", "another port")),
     (
         slow_tcp,
