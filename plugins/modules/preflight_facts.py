@@ -177,7 +177,6 @@ ansible_facts:
 
 import platform
 import socket
-import time
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
@@ -186,13 +185,9 @@ from ansible_collections.sparkstack.inference.plugins.module_utils import _prefl
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import ARCHITECTURES
 from ansible_collections.sparkstack.inference.plugins.module_utils._ranks import LABEL
-from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import listeners
+from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import settled
 
 _DAEMON = "dockerd"
-_PROBE = "fabric-probe"
-"""What the listener of M(sparkstack.inference.fabric_probe) calls itself."""
-_PATIENCE = 100.0
-"""Seconds within which the listener of a probe that was cut off ends by itself; one at work needs fewer."""
 
 
 def said(module: AnsibleModule, program: str, *arguments: str) -> str:
@@ -202,20 +197,6 @@ def said(module: AnsibleModule, program: str, *arguments: str) -> str:
         return ""
     rc, stdout, _stderr = module.run_command([path, *arguments], errors="surrogate_then_replace")
     return str(stdout) if rc == 0 else ""
-
-
-def settled(ports: t.Sequence[int], patience: float = _PATIENCE) -> t.List[t.Dict[str, t.Any]]:
-    """Who listens at these ports, once no other preflight does: that one is at work and soon over, or was cut off and ends by itself.
-
-    :param patience: seconds after which one that still listens is told.
-    """
-    deadline = time.monotonic() + patience
-    while True:
-        found = listeners(ports)
-        probing = any(entry["process"] == _PROBE and not entry["container"] for entry in found)
-        if not probing or time.monotonic() >= deadline:
-            return found
-        time.sleep(0.5)
 
 
 def owned(api: DockerAPI, found: t.List[t.Dict[str, t.Any]]) -> t.List[t.Dict[str, t.Any]]:

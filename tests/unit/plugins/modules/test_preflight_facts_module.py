@@ -73,15 +73,3 @@ def test_who_holds_a_port_is_told_with_its_deployment() -> None:
     found = preflight_facts.owned(t.cast("t.Any", Api()), listeners)
     assert [entry["container"] for entry in found] == ["qwen-rank0", "qwen-rank0", None, None, "qwen-rank0"]
     assert [entry["deployment"] for entry in found] == ["qwen", None, None, None, "qwen"]
-
-
-def test_another_preflights_listener_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = {"port": 8000, "pid": 7, "process": "fabric-probe", "container": None}
-    server = {"port": 8000, "pid": 9, "process": "vllm", "container": "c"}
-    looks = [[probe], [probe], [server], []]
-    monkeypatch.setattr(preflight_facts, "listeners", lambda _ports: looks.pop(0))
-    monkeypatch.setattr(preflight_facts.time, "sleep", lambda _seconds: None)
-    # What is no probe's is told at once.
-    assert preflight_facts.settled([8000]) == [server] and looks == [[]]
-    looks[:] = [[probe]] * 2
-    assert preflight_facts.settled([8000], patience=0) == [probe] and len(looks) == 1

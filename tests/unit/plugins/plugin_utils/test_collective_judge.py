@@ -262,10 +262,21 @@ def test_the_group() -> None:
 
 
 BARE = 'Error response from daemon: failed to create shim task: OCI runtime create failed: exec: "python3": executable file not found in $PATH: unknown'
+CRUN = "Error response from daemon: crun: executable file `python3` not found in $PATH: No such file or directory: OCI runtime attempted to invoke a command"
 NO_TORCH = "Traceback (most recent call last):\n  File \"<string>\", line 1, in <module>\nModuleNotFoundError: No module named 'torch'"
 
 
-@pytest.mark.parametrize("bare", [lambda rank: node(rank, "", BARE), lambda rank: node(rank, output(rank, text=NO_TORCH, codes=(1,)))])
+def test_links_promise_nothing_to_an_image_made_for_processors() -> None:
+    slow = [{**size, "bus_bytes_s": 6e8} for size in SIZES]
+    over = {"connections": [], "sizes": slow, "correct": True}
+    nodes = [node(rank, output(rank, *(name for name in ALL if name != "device"), backend="gloo", **over), rdma=True, hcas=HCAS) for rank in (0, 1)]
+    assert judge(*nodes, link_mbps=200000)["verdict"] == "ready"
+    assert judge(*done(RDMA, sizes=slow, rdma=True), link_mbps=200000)["verdict"] == "slow"
+
+
+@pytest.mark.parametrize(
+    "bare", [lambda rank: node(rank, "", BARE), lambda rank: node(rank, "", CRUN), lambda rank: node(rank, output(rank, text=NO_TORCH, codes=(1,)))]
+)
 def test_an_image_that_cannot_run_it_is_no_reason_to_stop(bare: t.Callable[[int], dict[str, t.Any]]) -> None:
     verdict = judge(bare(0), bare(1))
     assert (verdict["verdict"], verdict["culprit"], verdict["evidence"]) == (None, None, [])

@@ -176,6 +176,11 @@ def slow_tcp(scene: Scene) -> None:
             pair.update(by="tcp", mb_s=118.0)
 
 
+def slow_while_it_serves(scene: Scene) -> None:
+    degraded(scene)
+    scene.nodes["spark1"]["preflight"]["listeners"] = [{"port": 8000, "pid": 9, "process": "vllm", "container": "qwen-rank0", "deployment": "qwen"}]
+
+
 def degraded(scene: Scene) -> None:
     for pair in scene.told("spark1", "spark2", TWIN):
         pair["mb_s"] = 13000 / 8
@@ -351,6 +356,11 @@ CASES: list[tuple[t.Callable[[Scene], None], list[Finding], tuple[str, ...]]] = 
         degraded,
         [("bandwidth", "blocked", "spark1", "spark2", TWIN)],
         ("13 Gb/s from spark1 to spark2 by ib_write_bw, where 200 Gb/s of link give 80 Gb/s", "power taken off"),
+    ),
+    (
+        slow_while_it_serves,
+        [("bandwidth", "slow", "spark1", "spark2", TWIN)],
+        ("qwen serves over the same link; measure again when it is stopped. If it is as slow then: look for a limit",),
     ),
     (
         kernel,
