@@ -21,7 +21,7 @@ Data = t.Dict[str, t.Any]
 Report = t.Mapping[str, t.Any]
 
 MOST_STARTS = 5
-"""Starts of one launch within :data:`PERIOD` that did not help."""
+"""Starts of one launch within :data:`PERIOD`, none of which helped."""
 PERIOD = 3600.0
 HELPED = 60.0
 """Seconds for which a start must have served to have helped: who reboots nodes one after the other, for new firmware say, is no storm."""
@@ -58,7 +58,7 @@ class Decision(t.NamedTuple):
     """What comes next."""
 
     state: Data
-    """C(effort) (the start that is under way, or None), C(starts) (when starts were begun that have not helped yet), C(of) (which launch), C(served)
+    """C(effort) (the start that is under way, or None), C(starts) (when starts were begun since the last one that helped), C(of) (which launch), C(served)
     (since when the last one serves, or None) and, where a rank has ended by itself, C(left) (which
     one, of which C(launch), and C(why) nothing is started). To be kept before anything is done."""
     wants: t.Mapping[int, str] = {}
@@ -129,7 +129,7 @@ def _steady(view: View, state: Data, here: t.Mapping[int, Report], away: t.Seque
         state = {key: value for key, value in state.items() if key != "left"}
     if not down:
         if state["served"] is not None and not away and not 0 <= view.now - state["served"] < HELPED:
-            state = dict(state, starts=state["starts"][:-1], served=None)
+            state = dict(state, starts=[], served=None)
         text = "All ranks run." if not away else "Waiting for word of {}.".format(listed(away))
         return Decision(state, status=(INFO, text))
     if away:

@@ -366,6 +366,20 @@ def test_reboots_that_it_serves_between_are_no_storm() -> None:
     assert world.did.count("running 0") == 2 * MOST_STARTS
 
 
+def test_a_start_that_helped_ends_the_count_of_those_that_failed_before_it() -> None:
+    world = World()
+    world.breaks = True
+    world.power_off(0, 1)
+    world.power_on(0, 1)
+    world.seconds(60)
+    assert len(world.state["starts"]) == 2
+    world.breaks = False
+    world.seconds(60)
+    assert world.serves() and len(world.state["starts"]) == 2
+    world.seconds(90)
+    assert world.serves() and world.state["starts"] == []
+
+
 def test_another_launch_has_all_its_starts() -> None:
     lost = {0: down("reboot"), 1: down("reboot")}
     state = {"effort": None, "starts": [NOW - 10] * MOST_STARTS, "of": "an earlier one", "served": None}
