@@ -87,7 +87,7 @@ def main(arguments: t.Sequence[str]) -> int:
             elif end == out:
                 _pass_on(data)
             else:
-                # All ranks are there: from here on nothing waits for a disk or for another node's start.
+                # All ranks are there: from here on nothing waits for another node's start.
                 deadline = min(deadline, time.monotonic() + work(given))
                 done += data.count(b"r")
                 if done == len(children):

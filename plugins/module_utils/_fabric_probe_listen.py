@@ -26,7 +26,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils import _autos
 from ansible_collections.sparkstack.inference.plugins.module_utils import _fabric_probe_packet as packet
 from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_probe_rail import Udp, listen
 from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_probe_rate import CALL, ME, Sink, Talk
-from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import listeners
+from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import PROBE, listeners
 
 _TURN = 0.1
 """Seconds from one look at the deadline to the next."""
@@ -229,7 +229,7 @@ def _detach(listener: Listener) -> None:
     """Let go of all that the module was started with: whoever waits for its end waits for these files to be closed."""
     os.chdir("/")
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as name:
-        name.write("fabric-probe")
+        name.write(PROBE)
     keep = listener.files()
     for entry in os.listdir("/proc/self/fd"):
         if int(entry) > 2 and int(entry) not in keep:

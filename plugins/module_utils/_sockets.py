@@ -25,7 +25,7 @@ ESTABLISHED, SYN_SENT, LISTEN = 1, 2, 10
 _SOCKET = re.compile(r"^socket:\[(\d+)\]$")
 ANY = ("0.0.0.0", "::")
 """To listen on one of these is to listen on all of the node's own."""
-_PROBE = "fabric-probe"
+PROBE = "fabric-probe"
 """What the listener of M(sparkstack.inference.fabric_probe) calls itself."""
 _PATIENCE = 100.0
 """Seconds within which the listener of a probe that was cut off ends by itself; one at work needs fewer."""
@@ -94,6 +94,11 @@ def listeners(ports: t.Sequence[int], proc: str = "/proc") -> t.List[t.Dict[str,
     return [found[port] for port in sorted(found)]
 
 
+def probing(listener: t.Mapping[str, t.Any]) -> bool:
+    """Whether one that :func:`listeners` tells of is a preflight's, which ends by itself."""
+    return listener.get("process") == PROBE and not listener.get("container")
+
+
 def settled(ports: t.Sequence[int], proc: str = "/proc", patience: float = _PATIENCE) -> t.List[t.Dict[str, t.Any]]:
     """As :func:`listeners`, once no preflight listens there: one of those is at work and soon over, or was cut off and ends by itself.
 
@@ -102,8 +107,7 @@ def settled(ports: t.Sequence[int], proc: str = "/proc", patience: float = _PATI
     deadline = time.monotonic() + patience
     while True:
         found = listeners(ports, proc)
-        probing = any(entry["process"] == _PROBE and not entry["container"] for entry in found)
-        if not probing or time.monotonic() >= deadline:
+        if not any(probing(entry) for entry in found) or time.monotonic() >= deadline:
             return found
         time.sleep(0.5)
 
