@@ -14,12 +14,14 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import posixpath
 import tarfile
 import time
 import typing as t
 from urllib.parse import quote
 
+from ansible_collections.sparkstack.inference.plugins.module_utils import _answers
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError, unbroken
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_environment import (
     SYSTEM_FILE,
@@ -27,6 +29,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._image_enviro
     parse_conf,
     parse_environment,
 )
+from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity
 from ansible_collections.sparkstack.inference.plugins.module_utils._ranks import LABEL
 
 _MOST = 1 << 20
@@ -34,6 +37,8 @@ _MOST = 1 << 20
 _LINKS = 5
 FILES = LABEL + "files"
 """The label of such a container."""
+_READ = 1
+"""Counts up with what is read of an image, so that another version's answer isn't taken."""
 _OLD = 600
 """Seconds after which one is nobody's any more: it is needed for as long as three small files take."""
 
@@ -111,6 +116,21 @@ def baked(api: DockerAPI, inspection: t.Mapping[str, t.Any], image: str) -> t.Di
         "environment": network_variables(environment),
         "files": [{"path": path, "values": parse_conf(text)} for path, text in texts if text is not None],
     }
+
+
+def brought(api: DockerAPI, inspection: t.Mapping[str, t.Any], image: str, folder: str, keep: bool) -> t.Dict[str, t.Any]:
+    """The same as :func:`baked`, as it was kept for the image's content, or read now.
+
+    :param folder: where answers are kept; empty for nowhere. :param keep: whether to keep a new one.
+    :raises DockerError: when the daemon fails. :raises OSError: when the disk does not take the answer.
+    """
+    path = os.path.join(folder, "environment-{}-{}.json".format(identity(inspection)["digest"].split(":")[-1], _READ)) if folder else ""
+    found = _answers.kept(path)
+    if found is None:
+        found = baked(api, inspection, image)
+        if keep and folder:
+            _answers.keep(path, found)
+    return found
 
 
 def home_of(user: str, passwd: str) -> str:

@@ -40,6 +40,11 @@ options:
       - Show the GPUs to the container, since some engines cannot be imported without their driver.
     type: bool
     default: false
+  network:
+    description:
+      - Tell in RV(network) what the image brings of the network's variables, too, which M(sparkstack.inference.fabric_environment_info) judges.
+    type: bool
+    default: false
   cache_dir:
     description:
       - The folder on the node that keeps the answers.
@@ -87,6 +92,12 @@ problem:
   description: Why the image could not tell, in one sentence, or V(none).
   returned: always
   type: str
+network:
+  description: >-
+    With O(network), what the image brings of the network's variables, as RV(sparkstack.inference.fabric_environment_info#module:image);
+    V(none) where it could not be read.
+  returned: always
+  type: dict
 cached:
   description: Whether the answer was there already.
   returned: always
@@ -104,6 +115,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.sparkstack.inference.plugins.module_utils import _answers, _engines
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError, DockerUnreachable, demultiplex
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._parser import OPTIONS_MARK
+from ansible_collections.sparkstack.inference.plugins.module_utils._image_files import brought
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity
 from ansible_collections.sparkstack.inference.plugins.module_utils._options import read_description
 
@@ -136,12 +148,23 @@ def ask(api: DockerAPI, params: t.Mapping[str, t.Any], source: str) -> t.Tuple[i
     return code, output
 
 
+def of_network(api: DockerAPI, inspection: t.Mapping[str, t.Any], params: t.Mapping[str, t.Any], keep: bool) -> t.Optional[t.Dict[str, t.Any]]:
+    """What the image brings of the network's variables; None when nobody asks, or Docker or the disk fails: the options are told all the same."""
+    if not params["network"]:
+        return None
+    try:
+        return brought(api, inspection, params["image"], params["cache_dir"], keep)
+    except (DockerError, OSError):
+        return None
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "image": {"type": "str", "required": True},
             "engine": {"type": "str", "required": True, "choices": sorted(_engines.ENGINES)},
             "gpus": {"type": "bool", "default": False},
+            "network": {"type": "bool", "default": False},
             "cache_dir": {"type": "path", "default": "/var/cache/sparkstack/options"},
             "timeout": {"type": "int", "default": 300},
             "docker_socket": {"type": "path", "aliases": ["docker_host"], "default": "/var/run/docker.sock"},
@@ -151,33 +174,36 @@ def main() -> None:
     params = module.params
     engine = _engines.get(params["engine"])
     api = DockerAPI(params["docker_socket"], timeout=params["timeout"])
+    network = None
     try:
         inspection = api.image(params["image"]) or {}
         if not inspection:
-            module.exit_json(changed=False, parser=None, cached=False, problem="The image {image} is not on this node.".format(**params))
+            module.exit_json(changed=False, parser=None, network=None, cached=False, problem="The image {image} is not on this node.".format(**params))
+        network = of_network(api, inspection, params, not module.check_mode)
         digest = identity(inspection)["digest"].split(":")[-1]
         # Another version of this collection may ask otherwise.
         asked = hashlib.sha256(engine.launch.parser_source.encode()).hexdigest()[:8]
         path = os.path.join(params["cache_dir"], f"{engine.name}-{digest}-{asked}.json")
         described = _answers.kept(path)
         if described:
-            module.exit_json(changed=False, parser=described, cached=True, problem=None)
+            module.exit_json(changed=False, parser=described, network=network, cached=True, problem=None)
         code, output = ask(api, params, engine.launch.parser_source)
     except DockerError as error:
-        module.exit_json(changed=False, parser=None, cached=False, problem=str(error))
+        module.exit_json(changed=False, parser=None, network=network, cached=False, problem=str(error))
     line = read_description(output, OPTIONS_MARK) or ""
     if not line:
         tail = " / ".join(text.strip() for text in output.strip().splitlines()[-3:])
         module.exit_json(
             changed=False,
             parser=None,
+            network=network,
             cached=False,
             problem="{} in {} did not tell its options (exit code {}): {}".format(engine.title, params["image"], code, tail or "it printed nothing"),
         )
     described = json.loads(line)
     if not module.check_mode:
         _answers.keep(path, described)
-    module.exit_json(changed=False, parser=described, cached=False, problem=None)
+    module.exit_json(changed=False, parser=described, network=network, cached=False, problem=None)
 
 
 if __name__ == "__main__":

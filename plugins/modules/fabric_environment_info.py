@@ -163,33 +163,20 @@ problem:
   type: str
 """
 
-import os
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _answers, _image_environment, _ranks
+from ansible_collections.sparkstack.inference.plugins.module_utils import _image_environment, _ranks
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_env import NAMES
-from ansible_collections.sparkstack.inference.plugins.module_utils._image_files import baked
-from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity
-
-# Counts up with what is read of an image, so that another version's answer isn't taken.
-_READ = 1
+from ansible_collections.sparkstack.inference.plugins.module_utils._image_files import brought
 
 
 def of_image(api: DockerAPI, image: str, folder: str, keep: bool) -> t.Optional[t.Dict[str, t.Any]]:
     """What an image brings, as it was kept or read now; None when the node has no such image. :raises DockerError: when Docker fails."""
     inspection = api.image(image)
-    if not inspection:
-        return None
-    path = os.path.join(folder, "environment-{}-{}.json".format(identity(inspection)["digest"].split(":")[-1], _READ)) if folder else ""
-    found = _answers.kept(path)
-    if found is None:
-        found = baked(api, inspection, image)
-        if keep and folder:
-            _answers.keep(path, found)
-    return found
+    return brought(api, inspection, image, folder, keep) if inspection else None
 
 
 def of_containers(api: DockerAPI, deployment: t.Optional[str], wanted: t.Mapping[str, str]) -> t.List[t.Dict[str, t.Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import pathlib
 import types
 import typing as t
 
@@ -50,3 +51,24 @@ def test_an_image_that_never_answers_is_told_as_such_and_removed(silence: t.Any)
         subject.ask(daemon, PARAMS, "source")
     assert str(caught.value) == "vllm:1 did not tell its options within 300 s."
     assert daemon.calls[-1] == "DELETE"
+
+
+INSPECTION = {"Config": {"Env": ["NCCL_IB_HCA=mlx5_0", "PATH=/usr/bin"]}, "Architecture": "arm64", "Os": "linux", "RootFS": {"Layers": ["sha256:aa"]}}
+NETWORK = {"environment": {"NCCL_IB_HCA": "mlx5_0"}, "files": []}
+
+
+@pytest.mark.parametrize(
+    ("asked", "fails", "told"),
+    [(True, None, NETWORK), (False, None, None), (True, DockerError("No space left on device", 500), None), (True, OSError(28, "No space"), None)],
+)
+def test_what_an_image_brings_of_the_network_is_told_with_its_options_where_that_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, asked: bool, fails: Exception | None, told: t.Any
+) -> None:
+    def read(_api: t.Any, inspection: t.Any, image: str, folder: str, keep: bool) -> t.Any:
+        assert (inspection, image, folder, keep) == (INSPECTION, "vllm:1", str(tmp_path), True)
+        if fails:
+            raise fails
+        return NETWORK
+
+    monkeypatch.setattr(subject, "brought", read)
+    assert subject.of_network(t.cast("t.Any", None), INSPECTION, {**PARAMS, "network": asked, "cache_dir": str(tmp_path)}, True) == told
