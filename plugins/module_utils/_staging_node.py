@@ -117,10 +117,11 @@ def rsync(run: RunCommand, program: t.Optional[str], params: Data) -> Data:
         "--perms",
         "--chmod=D755,F644",
         f"--partial-dir={unfinished}",
+        "--out-format=%i %l %n",
     ]
     command += ["--rsh=ssh -o BatchMode=yes"] + (["--checksum"] if params["reread"] else []) + list(params["rsync_options"])
     command += ["{}:{}/".format(params["source_address"], params["source_path"].rstrip("/")), params["path"].rstrip("/") + "/"]
-    code, _out, said = run(command, data="\0".join(names) + "\0", binary_data=True)
+    code, out, said = run(command, data="\0".join(names) + "\0", binary_data=True)
     with contextlib.suppress(OSError):
         os.rmdir(unfinished)
     if code:
@@ -130,4 +131,18 @@ def rsync(run: RunCommand, program: t.Optional[str], params: Data) -> Data:
             f"rsync from {params['source_address']} ended with {code} ({reason}): see that `ssh {params['source_address']}` works here without a question."
         )
     drop_files(os.path.join(params["path"], name) for name in names)
-    return {"moved": names}
+    return itemized(out)
+
+
+def itemized(out: str) -> Data:
+    """What rsync says it has done: C(moved), C(touched) (names), C(received) (the bytes of the files, of which it may have sent a part).
+
+    ">f+++++++++ 4998779744 model-00001-of-00039.safetensors" came; ".f..t...... 1210 config.json" only got another time. Source: rsync(1), "-i".
+    """
+    found: Data = {"moved": [], "touched": [], "received": 0}
+    for line in out.splitlines():
+        what, size, name = (line.split(" ", 2) + ["", ""])[:3]
+        if what[1:2] == "f" and size.isdigit():
+            found["moved" if what[0] in "<>" else "touched"].append(name)
+            found["received"] += int(size) if what[0] in "<>" else 0
+    return found

@@ -197,6 +197,15 @@ moved:
   returned: O(operation=rsync)
   type: list
   elements: str
+touched:
+  description: What only got another time or mode.
+  returned: O(operation=rsync)
+  type: list
+  elements: str
+received:
+  description: The bytes of what was fetched.
+  returned: O(operation=rsync)
+  type: int
 """
 
 import typing as t
@@ -256,7 +265,7 @@ def carry_out(module: AnsibleModule) -> t.Dict[str, t.Any]:
     if operation == "end":
         return {"status": node.told(path, {"do": "end", "force": params["force"]})}
     if operation == "rsync":
-        return {"moved": []} if quiet else node.rsync(module.run_command, module.get_bin_path("rsync"), params)
+        return node.itemized("") if quiet else node.rsync(module.run_command, module.get_bin_path("rsync"), params)
     deleted = node.settle(path, params["delete"], params["drop"]) if operation == "settle" and not quiet else []
     return {"view": node.view(path, params["source"], params["addresses"]), "deleted": deleted}
 
@@ -272,7 +281,9 @@ def main() -> None:
         result = carry_out(module)
     except (TreeError, TransferError, Refused, OSError) as error:
         module.fail_json(msg=str(error))
-    changed = bool(result.get("deleted") or result.get("moved")) or (module.params["operation"] == "start" and not (module.params["dry"] or module.check_mode))
+    changed = bool(result.get("deleted") or result.get("moved") or result.get("touched")) or (
+        module.params["operation"] == "start" and not (module.params["dry"] or module.check_mode)
+    )
     module.exit_json(changed=changed, **result)
 
 
