@@ -200,7 +200,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _send(self, name: str, content: bytes) -> None:
         cuts = self.hub.cut.get(name)
         end = cuts.pop(0) if cuts else None
-        step = 4096 if self.hub.rate or self.hub.silent.is_set() else 1 << 20
+        step = max(4096, int((self.hub.rate or 0) / 50)) if self.hub.rate or self.hub.silent.is_set() else 1 << 20
         with contextlib.suppress(OSError):
             for at in range(0, len(content if end is None else content[:end]), step):
                 while self.hub.silent.is_set():
