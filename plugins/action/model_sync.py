@@ -162,7 +162,7 @@ class ActionModule(ActionBase):
         """This node's part, from its start to the end of all others'; :returns: its last status."""
         if self.args["transport"] == "rsync" and not self._task.check_mode:
             return self._rsync(chain, views, decisions)
-        started = False
+        started, last = False, None
         try:
             word = self._start(chain, views, decisions)
             started = True
@@ -179,7 +179,9 @@ class ActionModule(ActionBase):
             if started:
                 # Of a node that can't be reached it ends by itself.
                 with contextlib.suppress(Exception):
-                    self._node(operation="end", force=True)
+                    last = self._node(operation="end", force=True)["status"]
+        # What it gave to others, it gave after its own end.
+        status = {**status, "sent": last["sent"], "cpu_seconds": last["cpu_seconds"]} if last else status
         if status["problem"]:
             raise _Failed(f"The model {self.model} did not come from {self.source} to {self.host}: {self._reason(status['problem'])}")
         return status

@@ -33,7 +33,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._transfer imp
 LEASE = 30.0
 """Seconds that it lives on after the last look at it."""
 _TURN = 0.1
-_CALL = 10.0
+_CALL = 30.0
 """Seconds within which it answers, beyond those that it was asked to wait."""
 WAITING, RUNNING, SERVING, DONE, FAILED = "waiting", "running", "serving", "done", "failed"
 

@@ -23,8 +23,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._staging_disk
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_tree import existing
 
 OPEN, COMPARE, LOCAL, RECHECK, FETCH, PROVE = "open", "compare", "local", "recheck", "fetch", "prove"
-"""What can be left to do: begin the file; compare a chunk of the old file with the source's; copy one from there; look at one that an earlier run
-left; get one over the network; read one back from the disk."""
+"""What can be left to do: begin the file; compare a chunk of the old file with the source's; copy one from there; compare one that an earlier run
+left with the source's; get one over the network; read one back from the disk."""
 
 
 class Step(t.NamedTuple):
@@ -62,6 +62,8 @@ class Arrival:
         self._file: t.Optional[Plain] = None
         self._journal = state.Journal(root, wanted)
         self._kept: state.Digests = {}
+        self.trusted = False
+        """Whether what an earlier run has left is on the disk for certain."""
 
     def length(self, chunk: int) -> int:
         """A chunk's bytes."""
@@ -141,7 +143,7 @@ class Arrival:
             return []
         path = state.partial(self.root, self.wanted.name)
         own(os.path.dirname(path))
-        there, trusted = self._journal.read()
+        there, self.trusted = self._journal.read()
         if not os.path.exists(path):
             there = {}
         there = {chunk: digest for chunk, digest in there.items() if 0 <= chunk < self.count}
@@ -151,12 +153,8 @@ class Arrival:
         self._journal.begin(there)
         with self.changed:
             self._file = plain
-            if trusted:
-                self.proven = dict(there)
-                self.changed.notify_all()
-            left = [chunk for chunk in range(self.count) if chunk not in self.proven]
         steps = []
-        for chunk in left:
+        for chunk in range(self.count):
             kind = RECHECK if chunk in there else LOCAL if chunk in self._same else FETCH
             steps.append(Step(kind, self.number, chunk))
         return steps or self.complete()
