@@ -333,7 +333,7 @@ class ActionModule(ActionBase):
         self._forget(result, mine)
         if result["moved"]:
             speed = f" in {result['seconds']:.1f} s ({amount(result['throughput_mb_s'] * 1e6)}/s)" if result["bytes_sent"] else ""
-            self._say(f"model {self.model}: {len(result['moved'])} files, {amount(result['bytes_sent'])}{speed}, verified")
+            self._say(f"model {self.model}: {plan.count(len(result['moved']))}, {amount(result['bytes_sent'])}{speed}, verified")
         return result
 
     @staticmethod

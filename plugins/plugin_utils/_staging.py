@@ -112,14 +112,21 @@ def _text(path: str, source: str, view: View, found: Decision, unlike: t.Sequenc
         parts.append(f"{_files(len(unlike))} not as there ({some(unlike)})")
     if len(found.compare) > len(unlike):
         parts.append(f"{len(found.compare)} to compare by content")
-    words = [f"copy {path} from {source}: {', '.join(parts)}, {amount(found.bytes)} at most"] if parts else []
+    if found.bytes:
+        parts.append(f"{amount(found.bytes)} at most")
+    words = [f"copy {path} from {source}: {', '.join(parts)}"] if parts else []
     if found.delete:
         words.append(f"delete {some(found.delete)}")
     return "; ".join(words)
 
 
-def _files(count: int) -> str:
-    return "1 file is" if count == 1 else f"{count} files are"
+def _files(number: int) -> str:
+    return f"{count(number)} {'is' if number == 1 else 'are'}"
+
+
+def count(number: int) -> str:
+    """A number of files: "1 file", "45 files"."""
+    return f"{number} file{'' if number == 1 else 's'}"
 
 
 def some(names: t.Sequence[str]) -> str:
