@@ -20,7 +20,17 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 SHA = "0123456789abcdef0123456789abcdef01234567"
 WHOLE = {"complete": True, "problem": None, "digest": "d", "path": "/m", "files": 1, "bytes_total": 1}
 PACKAGES = "huggingface_hub>=0.34,<3"
-VENV = "#!/bin/sh\nshift 2\nmkdir -p $1/bin\nprintf '#!/bin/sh\\necho $* >> $0.calls\\necho $PIP_INDEX_URL >> $0.calls\\nexit {code}\\n' > $1/bin/python\nchmod +x $1/bin/python\n"
+VENV = """#!/bin/sh
+shift 2
+mkdir -p $1/bin
+cat > $1/bin/python <<'END'
+#!/bin/sh
+echo $* >> $0.calls
+echo $PIP_INDEX_URL >> $0.calls
+exit {code}
+END
+chmod +x $1/bin/python
+"""
 
 
 class Staging:
