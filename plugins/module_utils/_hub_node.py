@@ -139,6 +139,8 @@ class Download:
 
     def _plan(self, record: Data) -> Plan:
         """The plan that the hub makes. What was begun is gone on with at its commit."""
+        if record and record["repo"] != self.params["repo"]:
+            raise Failed(f"{self.params['path']} is of {record['repo']} at {record['commit']}: give {self.params['repo']} another path, or remove it.")
         began = files.known(self.places.began)
         revision = began["commit"] if files.settled(began, self.asked, self.params["update"]) else self.params["revision"]
         told = self._ask({"revision": revision})
