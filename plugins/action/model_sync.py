@@ -176,6 +176,9 @@ class ActionModule(ActionBase):
                     self.board.write(f"{self.key}.{topic}", {"failed": why})
             raise
         finally:
+            if self.is_source:
+                # It is of no use any more, so that it need not lie about.
+                self.board.write(f"{self.key}.token", {"failed": "its copy has ended"})
             if started:
                 # Of a node that can't be reached it ends by itself.
                 with contextlib.suppress(Exception):
@@ -244,7 +247,9 @@ class ActionModule(ActionBase):
         pause = min(self.args["progress"] or _LOOK, _LOOK)
         while True:
             try:
-                status: dict[str, t.Any] = self._node(operation="watch", providers=list(providers), seconds=pause if known else 0, known=known)["status"]
+                status: dict[str, t.Any] = self._node(
+                    operation="watch", providers=list(providers), seconds=pause if known in ("waiting", "running") else 0, known=known
+                )["status"]
                 away = 0.0
             except AnsibleConnectionFailure:
                 # The copy does not go this way: it goes on.

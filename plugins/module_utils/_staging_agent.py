@@ -33,6 +33,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._transfer imp
 LEASE = 30.0
 """Seconds that it lives on after the last look at it."""
 _TURN = 0.1
+YOUNG = 15.0
+"""Seconds for which a source that nobody has called yet may still be called: the nodes of a copy do not start in the same moment."""
 _CALL = 30.0
 """Seconds within which it answers, beyond those that it was asked to wait."""
 WAITING, RUNNING, SERVING, DONE, FAILED = "waiting", "running", "serving", "done", "failed"
@@ -191,7 +193,7 @@ class Agent:
                 self._watch(message)
             answer = self.status()
             if message["do"] == "end":
-                answer["ended"] = bool(message.get("force") or not answer["busy"])
+                answer["ended"] = bool(message.get("force") or not self._in_use(answer))
                 if answer["ended"]:
                     # Who is told that it has ended finds its ports free.
                     self.counter.close()
@@ -201,6 +203,12 @@ class Agent:
             send_message(talk, answer)
             if answer.get("ended"):
                 self._over.set()
+
+    def _in_use(self, status: Message) -> bool:
+        """Whether it has work, so that another run must not end it."""
+        if self.state == SERVING and not status["sent"] and status["now"] - self._started < YOUNG:
+            return True
+        return bool(status["busy"]) or self.state in (WAITING, RUNNING)
 
     def _watch(self, message: Message) -> None:
         """Wait as long as asked, unless the state changes."""

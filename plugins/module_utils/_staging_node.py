@@ -44,6 +44,8 @@ def begin(params: Data) -> Data:
     """Start the node's part of a copy; :returns: C(ports), the port of each address. :raises TreeError: with a sentence."""
     for entry in params["files"]:
         problem = problem_of(entry["name"])
+        if not problem and not params["source"] and not _inside(params["path"], entry["name"]):
+            problem = f"{entry['name']} would lie behind a link that leads out of {params['path']}: remove the link."
         if problem:
             raise TreeError(problem)
     running = agent.ask(params["path"], {"do": "end"})
@@ -77,6 +79,8 @@ def told(path: str, message: Data, seconds: float = 0) -> Data:
 def settle(path: str, delete: t.Sequence[str], drop: t.Sequence[str]) -> t.List[str]:
     """Delete files that the source does not have, and the hidden folder; give back the page cache of others; :returns: what was deleted.
 
+    What lies behind a link to another folder is not this folder's, and stays.
+
     :raises TreeError: for a name that leads out of the folder.
     """
     deleted = []
@@ -84,6 +88,8 @@ def settle(path: str, delete: t.Sequence[str], drop: t.Sequence[str]) -> t.List[
         problem = problem_of(name)
         if problem:
             raise TreeError(problem)
+        if not _inside(path, name):
+            continue
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(path, name))
             deleted.append(name)
@@ -100,6 +106,12 @@ def settle(path: str, delete: t.Sequence[str], drop: t.Sequence[str]) -> t.List[
     return deleted
 
 
+def _inside(path: str, name: str) -> bool:
+    """Whether the folder that holds a file really lies in the model's."""
+    root = os.path.realpath(path)
+    return os.path.commonpath([root, os.path.realpath(os.path.dirname(os.path.join(path, name)))]) == root
+
+
 def rsync(run: RunCommand, program: t.Optional[str], params: Data) -> Data:
     """Fetch by rsync over ssh, as this user; the names were chosen by the controller. :raises TreeError: with rsync's last words."""
     if not program:
@@ -114,6 +126,8 @@ def rsync(run: RunCommand, program: t.Optional[str], params: Data) -> Data:
         "--from0",
         "--files-from=-",
         "--no-implied-dirs",
+        "--protect-args",
+        f"--timeout={params['stall_timeout']}",
         "--perms",
         "--chmod=D755,F644",
         f"--partial-dir={unfinished}",

@@ -447,6 +447,7 @@ def test_an_end_that_is_not_forced_waits_for_who_still_fetches(folder: pathlib.P
         _transfer.introduce(talk, ("5e" * 32).encode())
         until(lambda: (pair.source.ask({"do": "watch", "seconds": 0}) or {})["busy"] == 1)
         assert (pair.source.ask({"do": "end"}) or {})["ended"] is False
+    pair.source.agent._started -= agent.YOUNG
     until(lambda: (pair.source.ask({"do": "end"}) or {"ended": True})["ended"])
     until(lambda: not answers(pair.source.address, pair.source.port))
 

@@ -17,7 +17,7 @@ import yaml
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "module_utils"))
 
-from copying import ADDRESS, TOKEN, answers, lay, listing, until  # noqa: E402  (the path above must come first)
+from copying import ADDRESS, TOKEN, Node, answers, lay, listing, until  # noqa: E402  (the path above must come first)
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_agent as agent  # noqa: E402
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_node as node  # noqa: E402
@@ -83,23 +83,27 @@ def test_the_agent_outlives_its_module_and_ends_when_told(params: dict[str, t.An
     assert (status["state"], status["source"]) == ("serving", True)
     assert answers(address, port) and os.readlink(f"/proc/{own}/cwd") == "/" and TOKEN.encode() not in pathlib.Path(f"/proc/{own}/cmdline").read_bytes()
     assert {os.readlink(f"/proc/{own}/fd/{number}") for number in (0, 1, 2)} == {"/dev/null"}
-    assert node.told(params["path"], {"do": "end"})["ended"] is True
+    assert node.told(params["path"], {"do": "end"})["ended"] is False
+    assert node.told(params["path"], {"do": "end", "force": True})["ended"] is True
     until(lambda: not answers(address, port) and own not in processes("model-sync"))
     with pytest.raises(subject.TreeError, match=r"is gone from this node, as after a restart: run this again"):
         node.told(params["path"], {"do": "watch", "seconds": 0})
 
 
 def test_an_agent_that_is_left_over_gives_way(params: dict[str, t.Any]) -> None:
-    first = begin(**params)
+    first = Node("spark1", pathlib.Path(params["path"]), True, params["files"])
+    with pytest.raises(AssertionError, match="runs on this node already: run this again to see it to its end"):
+        begin(**params)
+    first.agent._started -= agent.YOUNG
     second = begin(**params)
-    assert not answers(*next(iter(first.items()))) and answers(*next(iter(second.items())))
-    node.told(params["path"], {"do": "end"})
+    assert not answers(first.address, first.port) and answers(*next(iter(second.items())))
+    node.told(params["path"], {"do": "end", "force": True})
 
 
 def test_who_is_the_last_of_a_chain_does_not_listen(params: dict[str, t.Any]) -> None:
     assert begin(**{**params, "source": False, "callers": []}) == {}
     assert node.told(params["path"], {"do": "watch", "seconds": 0})["state"] == "waiting"
-    node.told(params["path"], {"do": "end"})
+    node.told(params["path"], {"do": "end", "force": True})
 
 
 def test_a_name_that_leads_out_of_the_folder_starts_nothing(params: dict[str, t.Any]) -> None:
@@ -107,6 +111,13 @@ def test_a_name_that_leads_out_of_the_folder_starts_nothing(params: dict[str, t.
     with pytest.raises(subject.TreeError, match=r"'\.\./\.\./etc/passwd' is no name of a file in a model's folder"):
         node.begin({**params, "files": [entry]})
     assert agent.ask(params["path"], {"do": "watch", "seconds": 0}) is None
+
+
+def test_a_link_out_of_the_folder_is_not_written_through(params: dict[str, t.Any], tmp_path: pathlib.Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "sub").symlink_to(tmp_path)
+    with pytest.raises(subject.TreeError, match=r"^sub/config.txt would lie behind a link that leads out of .*/target: remove the link"):
+        node.begin({**params, "path": str(tmp_path / "target"), "source": False})
 
 
 def test_only_files_of_the_folder_are_deleted(tmp_path: pathlib.Path) -> None:
@@ -119,6 +130,9 @@ def test_only_files_of_the_folder_are_deleted(tmp_path: pathlib.Path) -> None:
     # An unfinished file is kept for the next run.
     assert sorted(os.listdir(model)) == [state.FOLDER, "keep.bin", "old"] and os.listdir(f"{model}/old") == ["b.bin"]
     os.unlink(f"{model}/{state.FOLDER}/x.part")
+    (tmp_path / "model" / "link").symlink_to(lay(tmp_path / "elsewhere", {"a.bin": 1}))
+    assert node.settle(model, ["link/a.bin"], []) == [] and (tmp_path / "elsewhere" / "a.bin").exists()
+    os.unlink(f"{model}/link")
     node.settle(model, ["old/b.bin"], ["keep.bin"])
     assert os.listdir(model) == ["keep.bin"] and (tmp_path / "outside").exists()
 
@@ -136,6 +150,7 @@ def rsync_params(tmp_path: pathlib.Path, **more: t.Any) -> dict[str, t.Any]:
         "path": str(tmp_path / "target"),
         "files": listing(tmp_path / "source"),
         "reread": False,
+        "stall_timeout": 60,
         "rsync_options": [],
         "source_address": "192.168.200.11",
         "source_path": str(tmp_path / "source"),
