@@ -55,7 +55,7 @@ def listing(folder: pathlib.Path, mine: t.Collection[str] | None = None, compare
     return entries
 
 
-def until(condition: t.Callable[[], t.Any], seconds: float = 20) -> None:
+def until(condition: t.Callable[[], t.Any], seconds: float = 60) -> None:
     """Wait for something to come true."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -78,8 +78,8 @@ class Node:
             "token": TOKEN,
             "callers": [ADDRESS[name] for name in callers],
             "streams": 4,
-            "connect": 2,
-            "stall": 2,
+            "connect": 4,
+            "stall": 30,
             "dry": False,
             "reread": False,
             "chunk": CHUNK,
@@ -100,7 +100,7 @@ class Node:
     def go(self, *providers: dict[str, t.Any]) -> None:
         assert self.ask({"do": "go", "providers": list(providers)}) is not None
 
-    def end(self, seconds: float = 60) -> dict[str, t.Any]:
+    def end(self, seconds: float = 120) -> dict[str, t.Any]:
         """Its status when it is done or has failed."""
         deadline = time.monotonic() + seconds
         while True:
@@ -111,7 +111,7 @@ class Node:
 
     def close(self) -> None:
         self.ask({"do": "end", "force": True})
-        self.thread.join(10)
+        self.thread.join(60)
         assert not self.thread.is_alive()
 
 
@@ -121,17 +121,20 @@ def provider(node: t.Any, own: str, port: int = 0, pin: str = "") -> dict[str, t
 
 
 PROGRAM = """
-import json, sys, time
+import itertools, json, os, sys, time
 sys.path.insert(0, sys.argv[1])
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_agent as agent, _staging_disk as disk
 given = json.load(sys.stdin)
-read, write = disk.Plain.read, disk.Plain.write
-def slow(deed):
+turns = itertools.count(1)
+def halting(deed):
     def take(*arguments):
-        time.sleep(given["slow"])
+        if next(turns) > given["halt"]:
+            while not os.path.exists(given["gate"]):
+                time.sleep(0.01)
         return deed(*arguments)
     return take
-disk.Plain.read, disk.Plain.write = slow(read), slow(write)
+name = "read" if given["source"] else "write"
+setattr(disk.Plain, name, halting(getattr(disk.Plain, name)))
 one = agent.Agent(given, given["cache"])
 print(one.counter.open(given["address"], 0), flush=True)
 one.run()
@@ -139,9 +142,12 @@ one.run()
 
 
 class Process:
-    """An agent in a process of its own, which can be killed."""
+    """An agent in a process of its own, which can be killed.
 
-    def __init__(self, host: str, path: pathlib.Path, source: bool, files: list[dict[str, t.Any]], callers: t.Sequence[str] = (), slow: float = 0.0) -> None:
+    It halts when it has read (the source) or written (a receiver) so many chunks, until :meth:`go_on`.
+    """
+
+    def __init__(self, host: str, path: pathlib.Path, source: bool, files: list[dict[str, t.Any]], callers: t.Sequence[str] = (), halt: int = 12) -> None:
         path.mkdir(exist_ok=True)
         self.host, self.path, self.address = host, path, ADDRESS[host]
         given = {
@@ -152,12 +158,13 @@ class Process:
             "token": TOKEN,
             "callers": [ADDRESS[name] for name in callers],
             "streams": 2,
-            "connect": 2,
-            "stall": 2,
+            "connect": 4,
+            "stall": 30,
             "dry": False,
             "reread": False,
             "chunk": CHUNK,
-            "slow": slow,
+            "halt": halt,
+            "gate": str(path.parent / f"gate-{host}"),
             "cache": str(path.parent / f"cache-{host}"),
             "address": self.address,
         }
@@ -171,13 +178,16 @@ class Process:
 
     ask, lane, go, end = Node.ask, Node.lane, Node.go, Node.end
 
+    def go_on(self) -> None:
+        (self.path.parent / f"gate-{self.host}").touch()
+
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
     def close(self) -> None:
         self.ask({"do": "end", "force": True})
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 class Cable:

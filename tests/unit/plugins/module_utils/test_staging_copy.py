@@ -198,7 +198,7 @@ def test_what_the_node_before_does_not_get_comes_from_the_source(folder: pathlib
 def test_a_node_of_the_chain_that_dies_is_passed_over(folder: pathlib.Path, ending: list[t.Any]) -> None:
     files = listing(folder / "source")
     source = Node("spark1", folder / "source", True, files, ["spark2", "spark3"])
-    middle = Process("spark2", folder / "middle", False, files, ["spark3"], slow=0.05)
+    middle = Process("spark2", folder / "middle", False, files, ["spark3"], halt=6)
     last = Node("spark3", folder / "last", False, files)
     ending += [source, last]
     middle.go(provider(source, "spark2"))
@@ -241,7 +241,7 @@ def the_rest_only(folder: pathlib.Path, ending: list[t.Any], at_least: int) -> N
 def test_the_receiver_is_killed_in_the_middle(folder: pathlib.Path, ending: list[t.Any]) -> None:
     files = listing(folder / "source")
     source = Node("spark1", folder / "source", True, files, ["spark2"])
-    target = Process("spark2", folder / "target", False, files, slow=0.03)
+    target = Process("spark2", folder / "target", False, files)
     target.go(provider(source, "spark2"))
     half(target)
     target.kill()
@@ -254,7 +254,7 @@ def test_the_receiver_is_killed_in_the_middle(folder: pathlib.Path, ending: list
 
 def test_the_source_is_killed_in_the_middle(folder: pathlib.Path, ending: list[t.Any]) -> None:
     files = listing(folder / "source")
-    source = Process("spark1", folder / "source", True, files, ["spark2"], slow=0.03)
+    source = Process("spark1", folder / "source", True, files, ["spark2"])
     target = Node("spark2", folder / "target", False, files)
     target.go(provider(source, "spark2"))
     half(target)
@@ -270,35 +270,41 @@ def test_the_source_is_killed_in_the_middle(folder: pathlib.Path, ending: list[t
 def test_the_controller_vanishes_in_the_middle(folder: pathlib.Path, ending: list[t.Any], monkeypatch: pytest.MonkeyPatch) -> None:
     files = listing(folder / "source")
     read = disk.Plain.read
-    gate: list[int] = []
+    given: list[int] = []
+    alive = True
 
-    def slow(self: disk.Plain, buffer: disk.Buffer, offset: int, length: int) -> None:
-        gate.append(offset)
-        until(lambda: len(gate) < 12 or not source.thread.is_alive())
+    def halting(self: disk.Plain, buffer: disk.Buffer, offset: int, length: int) -> None:
+        given.append(offset)
+        until(lambda: len(given) < 13 or not alive)
         read(self, buffer, offset, length)
 
-    monkeypatch.setattr(disk.Plain, "read", slow)
-    source = Node("spark1", folder / "source", True, files, ["spark2"], lease=1.5)
-    target = Node("spark2", folder / "target", False, files, lease=1.5)
+    monkeypatch.setattr(disk.Plain, "read", halting)
+    source = Node("spark1", folder / "source", True, files, ["spark2"])
+    target = Node("spark2", folder / "target", False, files)
     target.go(provider(source, "spark2"))
+    half(target)
     for node in (source, target):
-        node.thread.join(20)
+        # Half a minute later, in which nobody has looked.
+        node.agent._until = 0.0
+        node.thread.join(60)
         assert not node.thread.is_alive() and node.ask({"do": "watch", "seconds": 0}) is None
+        assert not answers(node.address, node.port)
+    alive = False
     monkeypatch.setattr(disk.Plain, "read", read)
-    assert not answers(source.address, source.port)
     nothing_half_written(folder)
     the_rest_only(folder, ending, 5 * CHUNK)
 
 
 def test_a_link_that_is_cut_and_healed_is_no_failure(folder: pathlib.Path, ending: list[t.Any]) -> None:
     files = listing(folder / "source")
-    source = Process("spark1", folder / "source", True, files, ["spark2"], slow=0.03)
+    source = Process("spark1", folder / "source", True, files, ["spark2"])
     target = Node("spark2", folder / "target", False, files, connect=20)
     cable = Cable(source, "spark2")
     ending += [source, target, cable]
     target.go(provider(source, "spark2", cable.port))
     half(target)
     cable.cut()
+    source.go_on()
     until(lambda: not (source.ask({"do": "watch", "seconds": 0}) or {})["busy"])
     cable.intact = True
     done = target.end()
@@ -307,7 +313,7 @@ def test_a_link_that_is_cut_and_healed_is_no_failure(folder: pathlib.Path, endin
 
 def test_a_link_that_stays_cut_is_told_and_the_next_run_goes_on(folder: pathlib.Path, ending: list[t.Any]) -> None:
     files = listing(folder / "source")
-    source = Process("spark1", folder / "source", True, files, ["spark2"], slow=0.03)
+    source = Process("spark1", folder / "source", True, files, ["spark2"])
     target = Node("spark2", folder / "target", False, files)
     cable = Cable(source, "spark2")
     target.go(provider(source, "spark2", cable.port))
@@ -334,7 +340,7 @@ def test_of_two_rails_a_dead_one_is_left(folder: pathlib.Path, ending: list[t.An
 def test_after_a_boot_what_is_there_is_read_before_it_counts(folder: pathlib.Path, ending: list[t.Any], monkeypatch: pytest.MonkeyPatch) -> None:
     files = listing(folder / "source")
     source = Node("spark1", folder / "source", True, files, ["spark2"])
-    target = Process("spark2", folder / "target", False, files, slow=0.03)
+    target = Process("spark2", folder / "target", False, files)
     target.go(provider(source, "spark2"))
     half(target)
     target.kill()
@@ -355,7 +361,7 @@ def test_after_a_boot_what_is_there_is_read_before_it_counts(folder: pathlib.Pat
 def test_what_was_begun_of_another_file_is_not_taken(folder: pathlib.Path, ending: list[t.Any]) -> None:
     files = listing(folder / "source")
     source = Node("spark1", folder / "source", True, files, ["spark2"])
-    target = Process("spark2", folder / "target", False, files, slow=0.03)
+    target = Process("spark2", folder / "target", False, files)
     target.go(provider(source, "spark2"))
     half(target)
     target.kill()
