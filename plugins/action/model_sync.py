@@ -75,8 +75,7 @@ class ActionModule(ActionBase):
         self.path: str = self.model if self.is_source else self.args["dest"] or self.model
         self.hosts: list[str] = list(self.args["members"] or task_vars["ansible_play_batch"])
         problem = plan.task_problem(self.hosts, self.source, forks(), int(self._task.throttle or 0), bool(self._task.run_once))
-        if not self.args["addresses"]:
-            problem = problem or f"{self.host} has no address on the fabric: give its own in `addresses`."
+        problem = problem or plan.address_problem(self.host, self.args["addresses"])
         if problem:
             return {"failed": True, "changed": False, "msg": problem}
         self.board = Board.of_task(self._task._uuid, self.host, self.hosts)

@@ -128,6 +128,8 @@ class Agent:
             self._fetch.run(peers)
         except Broken as error:
             self._turn(FAILED, str(error))
+        except Exception as error:  # A mistake of ours must not look like a copy that still runs.
+            self._turn(FAILED, f"The copy to {self.given['path']} failed: {type(error).__name__}: {error}.")
         else:
             self._turn(DONE)
 

@@ -16,6 +16,7 @@ import collections
 import contextlib
 import errno
 import os
+import shutil
 import threading
 import time
 import typing as t
@@ -132,7 +133,11 @@ class Fetch:
         self._last_sign = time.monotonic()
         self._greet()
         if not self._dry:
-            self._clear()
+            try:
+                self._clear()
+            except OSError as error:
+                self.stop(self._disk_sentence(error))
+                raise Broken(str(self.problem)) from error
         threads = [threading.Thread(target=self._work, args=(number,), daemon=True) for number in range(self._streams)]
         for thread in threads:
             thread.start()
@@ -176,7 +181,12 @@ class Fetch:
         folder = os.path.join(self._root, state.FOLDER)
         with contextlib.suppress(FileNotFoundError):
             for name in set(os.listdir(folder)) - wanted:
-                os.unlink(os.path.join(folder, name))
+                path = os.path.join(folder, name)
+                # What rsync has left lies in a folder of its own.
+                if os.path.isdir(path):
+                    shutil.rmtree(path)
+                else:
+                    os.unlink(path)
 
     def _work(self, number: int) -> None:
         line = _Line(number, self._peers, self._token, self._limits)

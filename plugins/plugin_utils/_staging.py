@@ -55,6 +55,18 @@ def task_problem(hosts: t.Sequence[str], source: str, forks: int, throttle: int,
     return None
 
 
+def address_problem(host: str, addresses: t.Sequence[str]) -> str | None:
+    """One sentence about the own addresses of a node, or None."""
+    if not addresses:
+        return f"{host} has no address on the fabric: give its own in `addresses`."
+    for address in addresses:
+        try:
+            ipaddress.ip_address(address)
+        except ValueError:
+            return f"addresses: {address!r} is no IP address: give {host}'s own on the fabric."
+    return None
+
+
 def decide(path: str, source: str, views: t.Mapping[str, View], host: str, checksum: bool, delete_extra: bool) -> Decision:
     """Decide for one node. The source itself needs nothing.
 

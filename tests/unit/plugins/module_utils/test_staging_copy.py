@@ -373,6 +373,12 @@ def test_what_was_begun_of_another_file_is_not_taken(folder: pathlib.Path, endin
     assert done["state"] == "done" and content(folder / "target") == content(folder / "source")
 
 
+def test_what_is_left_of_files_that_nobody_wants_is_removed(folder: pathlib.Path, ending: list[t.Any]) -> None:
+    lay(folder / "target", {f"{state.FOLDER}/0123.part": 9, f"{state.FOLDER}/0123.journal": 9, f"{state.FOLDER}/rsync/model-1.bin": 9})
+    assert Pair(folder, ending).copy()["state"] == "done"
+    assert os.listdir(folder / "target" / state.FOLDER) == []
+
+
 def test_a_source_that_changes_is_told_and_nothing_is_named(folder: pathlib.Path, ending: list[t.Any]) -> None:
     pair = Pair(folder, ending)
     with (folder / "source" / BIG).open("r+b") as stream:

@@ -122,6 +122,18 @@ def test_the_chain_has_those_that_get_something_in_their_order() -> None:
     assert subject.callers(chain, "spark5", views) == []
 
 
+@pytest.mark.parametrize(
+    ("addresses", "told"),
+    [
+        (["192.168.200.12", "fd00::2"], None),
+        ([], "spark2 has no address on the fabric: give its own in `addresses`."),
+        (["192.168.200.12", "spark2-fast"], "addresses: 'spark2-fast' is no IP address: give spark2's own on the fabric."),
+    ],
+)
+def test_addresses_are_no_names(addresses: list[str], told: str | None) -> None:
+    assert subject.address_problem("spark2", addresses) == told
+
+
 def rails(*addresses: str, prefix: int = 24) -> list[dict[str, t.Any]]:
     return [{"address": address, "prefix": prefix} for address in addresses]
 
