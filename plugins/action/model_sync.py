@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import secrets
 import time
 import typing as t
@@ -67,6 +68,7 @@ class ActionModule(ActionBase):
 
     def _run(self, task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
         self.task_vars = task_vars
+        self.controller = os.getppid()
         _validated, self.args = self.validate_argument_spec(argument_spec=ARGUMENTS)
         self.source: str = self.args["source"]
         self.host: str = task_vars["inventory_hostname"]
@@ -173,15 +175,17 @@ class ActionModule(ActionBase):
             for topic in ("offer", "end"):
                 if self.host not in self.board.read(f"{self.key}.{topic}"):
                     self.board.write(f"{self.key}.{topic}", {"failed": why})
+            if self.is_source:
+                self.board.write(f"{self.key}.token", {"failed": why})
             raise
         finally:
-            if self.is_source:
-                # It is of no use any more, so that it need not lie about.
-                self.board.write(f"{self.key}.token", {"failed": "its copy has ended"})
             if started:
                 # Of a node that can't be reached it ends by itself.
                 with contextlib.suppress(Exception):
                     last = self._node(operation="end", force=True)["status"]
+        if self.is_source:
+            # It is of no use any more, so that it need not lie about.
+            self.board.write(f"{self.key}.token", {"failed": "its copy has ended"})
         # What it gave to others, it gave after its own end.
         status = {**status, "sent": last["sent"], "cpu_seconds": last["cpu_seconds"]} if last else status
         if status["problem"]:
@@ -265,6 +269,9 @@ class ActionModule(ActionBase):
                 with contextlib.suppress(TimeoutError):
                     self.board.wait(f"{self.key}.{topic}", others, _LOOK)
                     return status
+            if os.getppid() != self.controller:
+                # A fork goes on when Ansible itself was killed; nobody would hear what comes of it.
+                raise _Failed(f"Ansible is gone: run this again, what has arrived of {self.model} is not sent twice.")
             if time.monotonic() > self.deadline:
                 raise _Failed(f"The copy of {self.model} is not done within {self.args['timeout']} s: run this again, what has arrived is not sent twice.")
 

@@ -16,6 +16,8 @@ from ansible_collections.sparkstack.inference.plugins.plugin_utils._image_sync i
 
 _WINDOW = 15.0
 """Seconds over which the speed is taken."""
+_LEAST = 10_000
+"""Bytes a second below which no speed is told."""
 
 
 class Meter:
@@ -33,7 +35,8 @@ class Meter:
         begun, before = self._seen[0]
         speed = (there - before) / (now - begun) if now > begun else 0.0
         words = [of(there, total)]
-        if speed > 0:
+        # Of what has hardly begun no end can be told.
+        if speed >= _LEAST:
             words.append(f"{amount(speed)}/s")
             if there < total:
                 words.append(f"{duration((total - there) / speed)} left")

@@ -279,6 +279,19 @@ def test_when_the_first_controller_is_gone_the_second_keeps_the_copy_alive(play:
     del first
 
 
+def test_forks_that_go_on_when_ansible_was_killed_end_the_copy(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = gated(monkeypatch, 12)
+    running = play.start()
+    until(lambda: any(" of 1.5 MB" in line for line in play.lines))
+    monkeypatch.setattr(subject.os, "getppid", lambda: 1)
+    results = running()
+    gate.set()
+    # The source's has seen the other end, or the same.
+    assert results["spark2"]["msg"] == f"Ansible is gone: run this again, what has arrived of {play.folder / 'spark1'} is not sent twice."
+    assert not any(answers(address, port) for address, port in play.ports)
+    assert BIG not in content(play.folder / "spark2")
+
+
 def test_a_node_out_of_sshs_reach_for_a_moment_does_not_end_its_copy(play: Play) -> None:
     play.failing[("spark2", "watch")] = [AnsibleConnectionFailure("ssh: connection timed out")]
     done = play.run()["spark2"]
