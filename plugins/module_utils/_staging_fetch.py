@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import heapq
 import os
 import shutil
 import threading
@@ -110,7 +111,8 @@ class Fetch:
         self._pool = Pool(streams + (_RECENT if passing_on else 0), chunk)
         self._asked = Pool(max(2, streams), chunk)
         self._recent = Recent(self._pool, _RECENT) if passing_on else None
-        self._steps: t.Deque[Step] = collections.deque(Step(arrival.OPEN, number) for number in self.files)
+        # By file and chunk: all nodes of a chain go the same way, so that what one asks for the one before it has had already.
+        self._steps = [(number, -1, arrival.OPEN) for number in self.files]
         self._changed = threading.Condition()
         self._working = 0
         self._first = 0
@@ -217,7 +219,8 @@ class Fetch:
             while self.problem is None:
                 if self._steps:
                     self._working += 1
-                    return self._steps.popleft()
+                    file, chunk, kind = heapq.heappop(self._steps)
+                    return Step(kind, file, chunk)
                 if not self._working:
                     return None
                 self._changed.wait()
@@ -225,8 +228,8 @@ class Fetch:
 
     def _done(self, more: t.Sequence[Step]) -> None:
         with self._changed:
-            # A file that was begun is finished first.
-            self._steps.extendleft(reversed(more))
+            for step in more:
+                heapq.heappush(self._steps, (step.file, step.chunk, step.kind))
             self._working -= 1
             self._changed.notify_all()
 
