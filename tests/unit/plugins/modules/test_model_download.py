@@ -150,6 +150,13 @@ def test_what_is_there_already_is_taken_over_without_a_byte(node: Node) -> None:
     assert not node.download()["changed"]
 
 
+def test_another_repository_is_not_put_over_it(node: Node) -> None:
+    commit = node.download()["commit"]
+    asked = len(node.hub.seen)
+    assert f"is of lab/tiny at {commit}: give lab/other another path, or remove it." in node.failed(repo="lab/other")
+    assert len(node.hub.seen) == asked and node.content() == node.served() and not node.control.exists()
+
+
 def test_check_mode_tells_what_would_come_and_writes_nothing(node: Node) -> None:
     told = node.download(check=True)
     assert told["changed"] and told["bytes_loaded"] == sum(map(len, node.served().values())) and told["running"] is False
