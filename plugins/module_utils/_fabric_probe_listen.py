@@ -26,7 +26,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils import _detac
 from ansible_collections.sparkstack.inference.plugins.module_utils import _fabric_probe_packet as packet
 from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_probe_rail import Udp, listen
 from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_probe_rate import CALL, ME, Sink, Talk
-from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import listeners
+from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import PROBE, listeners
 
 _TURN = 0.1
 """Seconds from one look at the deadline to the next."""
@@ -211,7 +211,7 @@ def own(token: str) -> Talk:
 
 def start(listener: Listener) -> None:
     """Have the listener run in a process of its own, which outlives this one."""
-    _detached.run("fabric-probe", listener.files, listener.run)
+    _detached.run(PROBE, listener.files, listener.run)
 
 
 def _name(index: int) -> str:

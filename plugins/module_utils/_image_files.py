@@ -16,6 +16,7 @@ import io
 import json
 import posixpath
 import tarfile
+import time
 import typing as t
 from urllib.parse import quote
 
@@ -26,10 +27,15 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._image_enviro
     parse_conf,
     parse_environment,
 )
+from ansible_collections.sparkstack.inference.plugins.module_utils._ranks import LABEL
 
 _MOST = 1 << 20
 """Bytes of a file that are read; a configuration is a few lines."""
 _LINKS = 5
+FILES = LABEL + "files"
+"""The label of such a container."""
+_OLD = 600
+"""Seconds after which one is nobody's any more: it is needed for as long as three small files take."""
 
 
 class ImageFiles:
@@ -40,13 +46,23 @@ class ImageFiles:
 
     def __enter__(self) -> ImageFiles:
         """:raises DockerError: when the image isn't there or no container can be made of it."""
-        wanted = {"Image": self._image, "Entrypoint": ["/"], "Cmd": [], "HostConfig": {"NetworkMode": "none"}}
+        self._sweep()
+        wanted = {"Image": self._image, "Entrypoint": ["/"], "Cmd": [], "Labels": {FILES: self._image}, "HostConfig": {"NetworkMode": "none"}}
         with unbroken(), self._api.request("POST", "/containers/create", body=wanted) as response:
             self._container = "/containers/" + quote(json.loads(response.read().decode())["Id"])
         return self
 
     def __exit__(self, *_error: object) -> None:
         self._api.request("DELETE", self._container, {"force": "true", "v": "true"}).close()
+
+    def _sweep(self) -> None:
+        """Remove what a module has left that was killed."""
+        filters = {"label": [FILES], "status": ["created"]}
+        for entry in self._api.get("/containers/json", {"all": "true", "filters": json.dumps(filters)}):
+            if time.time() - entry["Created"] > _OLD:
+                # Another one may have come first.
+                with contextlib.suppress(DockerError):
+                    self._api.request("DELETE", "/containers/" + quote(entry["Id"]), {"force": "true", "v": "true"}).close()
 
     def text(self, path: str) -> t.Optional[str]:
         """A file's text; None when there is none. :raises DockerError: when the daemon fails."""

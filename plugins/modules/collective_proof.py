@@ -56,7 +56,8 @@ options:
   transport:
     description:
       - V(rdma) blocks a launch that goes over sockets.
-      - V(auto) does so where the rank gets GPUs and C(/dev/infiniband), and its environment does not switch RDMA off.
+      - V(auto) does so where the rank gets GPUs and C(/dev/infiniband), and its environment names a device (C(NCCL_IB_HCA)) or asks for
+        C(NCCL_NET=IB). Where it names none and does not switch RDMA off either, sockets are RV(verdict=slow).
       - V(socket) and V(any) take what comes.
     type: str
     choices: [auto, rdma, socket, any]
@@ -88,7 +89,7 @@ options:
     default: true
   timeout:
     description:
-      - Seconds for the whole proof. From the rendezvous on it has at most 30.
+      - Seconds for the whole proof. From the rendezvous on it has at most 30, or O(join_timeout) if that is more.
     type: float
     default: 90
   join_timeout:
@@ -126,7 +127,7 @@ RETURN = r"""
 verdict:
   description:
     - V(ready), V(slow) or V(blocked), the same on all hosts. V(none) in check mode, when a proof would run,
-    and for an image whose C(python3) has no torch.
+      and for an image whose C(python3) has no torch.
   returned: always
   type: str
 cause:

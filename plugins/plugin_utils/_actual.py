@@ -16,7 +16,7 @@ import typing as t
 from ansible_collections.sparkstack.inference.plugins.module_utils._logline import moment
 from ansible_collections.sparkstack.inference.plugins.module_utils._records import swept_by
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed, utc
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _collective, _container
 
 Info = t.Mapping[str, t.Any]
 Found = t.Mapping[str, t.Any]
@@ -130,7 +130,7 @@ def others(info: Info, memory: t.Mapping[str, t.Any], deployment: str) -> list[d
         found = [{**holder, "held": holder[key]} for holder in memory["holders"] if holder[key]]
     else:
         found = [_process(process) for process in memory.get("processes") or []]
-    return [holder for holder in found if holder["kind"] != "container" or holder["name"] not in own]
+    return [holder for holder in found if holder["kind"] != "container" or not (holder["name"] in own or _collective.leftover(holder["name"], deployment))]
 
 
 def _process(process: t.Mapping[str, t.Any]) -> dict[str, t.Any]:

@@ -38,6 +38,11 @@ def name(deployment: str, rank: int) -> str:
     return f"{deployment}-collective{rank}"
 
 
+def leftover(container: str | None, deployment: str) -> bool:
+    """Whether a container is a proof's of this deployment: of a run that was cut off, it ends by itself, and the next proof removes it."""
+    return re.fullmatch(re.escape(deployment) + r"-collective[0-9]+", container or "") is not None
+
+
 def body(request: _container.Request) -> dict[str, t.Any]:
     """What Docker is asked for, less the command: the options of the rank's own container in the words of Docker's API.
 
@@ -98,7 +103,8 @@ def parameters(request: _container.Request, word: str, timeout: float, join_time
 
 
 def expectations(request: _container.Request, transport: str) -> dict[str, t.Any]:
-    """What a rank's environment promises: C(rdma), C(hcas) (the names that C(NCCL_IB_HCA) holds, [] where it leaves the choice) and C(interfaces).
+    """What a rank's environment promises: C(rdma), C(named) (it says so itself, or the user does: not only are there devices, which every Spark has,
+    also one whose fabric is another network), C(hcas) (the names that C(NCCL_IB_HCA) holds, [] where it leaves the choice) and C(interfaces).
 
     :param transport: C(auto), or what the user says: C(rdma), C(socket), C(any).
     """
@@ -111,13 +117,15 @@ def expectations(request: _container.Request, transport: str) -> dict[str, t.Any
     names = environment.get(variable, "")
     interfaces = [] if names.startswith("^") else [entry for entry in names.lstrip("=").split(",") if entry]
     rdma = transport == "rdma" or (transport == "auto" and request.gpus and request.infiniband and not off)
-    return {"rdma": rdma, "hcas": hcas if rdma else [], "interfaces": interfaces}
+    named = transport == "rdma" or bool(listed) or environment.get("NCCL_NET") == "IB"
+    return {"rdma": rdma, "named": rdma and named, "hcas": hcas if rdma else [], "interfaces": interfaces}
 
 
 def netdevs(request: _container.Request) -> list[str]:
-    """The interfaces that a rank's environment names: when one of them has lost its link since, the proof is stale."""
-    named = [request.environment.get(variable, "") for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")]
-    return sorted({entry for value in named for entry in re.split(r"[,=^]", value) if entry})
+    """The interfaces and RDMA devices that a rank's environment names: when one of them has lost its link since, the proof is stale."""
+    named = [request.environment.get(variable, "") for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA")]
+    # "=rocep1s0f0:1": the port's number is not a part of the name.
+    return sorted({entry.partition(":")[0] for value in named for entry in re.split(r"[,=^]", value) if entry})
 
 
 def content(request: _container.Request) -> dict[str, t.Any]:

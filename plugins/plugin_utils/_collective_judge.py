@@ -31,9 +31,16 @@ _SLOW = {
 }
 # What torch says of a connection that does not come about, most telling first.
 _NETWORK = ("Network is unreachable", "No route to host", "Connection refused", "Connection timed out", "timed out")
+# NCCL 2.27 and newer, and those before it.
+_NO_NETWORK = ("Failed to initialize any NET plugin", "Error: network IB not found")
 # 'exec: "python3": executable file not found in $PATH' says Docker, and Python "ModuleNotFoundError: No module named 'torch'". On all ranks: an
 # engine that does without; on one of them it is another image, and a fault.
-_BARE = ('"python3": executable file not found', "No module named 'torch'")
+_BARE = ('"python3": executable file not found', "executable file `python3` not found", "No module named 'torch'")
+_ELSEWHERE = (
+    "If it is to be fast, put the fabric address on an interface with an RDMA device. If it is meant to be like this, set tp_launch_collective_transport "
+    "to socket."
+)
+_LONGER = "tp_launch_collective_timeout, or timeout and join_timeout of collective_proof"
 _WRONG_SUM = "Do not serve with this: try an image with another NCCL, and see the kernel log of the nodes (dmesg) for errors of GPU, PCIe and adapter."
 
 
@@ -135,7 +142,7 @@ def _unmet(nodes: t.Sequence[Node], port: int) -> Verdict | None:
     if late:
         slow = late[0]
         message = f"{_name(slow)} needed {_time(slow, 'imported'):.0f} s to import torch, when the others had given up at the rendezvous."
-        remedy = f"See what {slow['node']} does (its disk, its processor), or give it a longer join_timeout."
+        remedy = f"See what {slow['node']} does (its disk, its processor), or give it longer ({_LONGER})."
         return _verdict("blocked", "rendezvous_timeout", slow, message, nodes, remedy)
     names = listed([_name(node) for node in away])
     message = f"{names} did not reach the head at {where} ({_said(away)}), which waited there for {join:.0f} s."
@@ -174,7 +181,7 @@ def _no_rdma(nodes: t.Sequence[Node]) -> Verdict | None:
     """NCCL found no RDMA device, and must use no other: NCCL_NET is IB."""
     for node in nodes:
         told = node["told"]
-        if told["transport"]["no_device"] and "Failed to initialize any NET plugin" in told["text"]:
+        if told["transport"]["no_device"] and any(text in told["text"] for text in _NO_NETWORK):
             said = f"{told['transport']['no_device']}: No device found"
             message = f"NCCL on {_name(node)} found no RDMA device in its container ({said}), and NCCL_NET allows no other way."
             return _verdict("blocked", "ib_error", node, message, nodes)
@@ -221,7 +228,8 @@ def _standstill(nodes: t.Sequence[Node], port: int) -> Verdict:
     names = listed([_name(node) for node in behind])
     if least == "":
         message = f"{names} did not import torch in time."
-        return _verdict("blocked", "unknown", first, message, nodes, f"See what {first['node']} does (its disk, its processor), or give it a longer timeout.")
+        remedy = f"See what {first['node']} does (its disk, its processor), or give it longer ({_LONGER})."
+        return _verdict("blocked", "unknown", first, message, nodes, remedy)
     if least in ("imported", "device"):
         if least == "imported" and head["told"]["backend"] == "nccl":
             message = f"{names} did not get hold of the GPU in time."
@@ -255,11 +263,14 @@ def _way(nodes: t.Sequence[Node]) -> Verdict | None:
         if expected["rdma"] and way["kind"] == "socket":
             why = f": NCCL says {way['no_device']}: No device found" if way["no_device"] else ""
             message = f"{_name(node)} talks over sockets ({_over(way)}), though RDMA was expected{why}."
-            return _verdict("blocked", "ib_error", node, message, nodes)
+            if expected.get("named", True):
+                return _verdict("blocked", "ib_error", node, message, nodes)
+            message = f"{_name(node)} talks over sockets ({_over(way)}): its node has RDMA devices, and its environment names none of them."
+            return _verdict("slow", "ib_error", node, message, nodes, _ELSEWHERE)
     for node in nodes:
         way, expected = node["told"]["transport"], node["expected"]
-        if way["kind"] == "rdma" and not set(expected["hcas"]) <= set(way["devices"]):
-            idle = [hca for hca in expected["hcas"] if hca not in way["devices"]]
+        idle = [hca for hca in expected["hcas"] if not _busy(hca, expected["hcas"], way["devices"])]
+        if way["kind"] == "rdma" and idle:
             message = f"{_name(node)} uses {_over(way)} and leaves {listed(idle)} idle, though NCCL_IB_HCA names {listed(expected['hcas'])}."
             return _verdict("slow", "ib_error", node, message, nodes)
         if way["kind"] == "tcp" and expected["interfaces"] and way["devices"] and not set(way["devices"]) <= set(expected["interfaces"]):
@@ -268,12 +279,19 @@ def _way(nodes: t.Sequence[Node]) -> Verdict | None:
     return None
 
 
+def _busy(hca: str, hcas: t.Sequence[str], devices: t.Sequence[str]) -> bool:
+    """Whether a name of C(NCCL_IB_HCA) is used: NCCL takes it as the beginning of names, so that C(mlx5) means all of them."""
+    return hca in devices or any(device.startswith(hca) and device not in hcas for device in devices)
+
+
 def _speed(nodes: t.Sequence[Node], link_mbps: float, min_share: float) -> Verdict | None:
     told = nodes[0]["told"]
     kind = group(nodes, 0)["transport"]
     best = max(size["bus_bytes_s"] for size in told["sizes"])
     share = best * 8 / 1e6 / link_mbps if link_mbps else 1.0
-    if kind in ("p2p", "shm") or share >= min_share:
+    # An image made for processors goes over TCP where its nodes have RDMA: the links' promise is for that.
+    spared = told["backend"] == "gloo" and nodes[0]["expected"]["rdma"]
+    if kind in ("p2p", "shm") or spared or share >= min_share:
         return None
     message = (
         f"The all-reduce over {WORDS.get(kind or '', kind or 'the network')} moves {best / 1e9:.2f} GB/s, {share:.0%} of what the links promise "

@@ -121,7 +121,7 @@ def _each(nodes: t.Sequence[Node], found: t.Mapping[str, str]) -> str:
 
 
 def _uses_rdma(node: Node, wanted: Wanted) -> bool:
-    return wanted.transport != "tcp" and any(rail.get("hca") for rail in node.rails)
+    return wanted.uses_rdma and any(rail.get("hca") for rail in node.rails)
 
 
 def kernel(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:

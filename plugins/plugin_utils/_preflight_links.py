@@ -197,7 +197,7 @@ def rdma(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
     # In a ring there is no other way to plug the cables: with an NCCL that goes by the subnets it is well.
     result = READY if known and all(_by_subnets(node) for node in known) else SLOW
     found += [Item("rdma", result, problem["message"].rstrip("."), problem["remedy"]) for problem in crossed]
-    if wanted.transport == "tcp" or not known:
+    if not wanted.uses_rdma or not known:
         return Checked([], "not wanted" if known else None)
     if without and (wanted.transport == "rdma" or len(without) < len(known)):
         why = "RDMA is wanted" if len(without) == len(known) else f"{listed([node.name for node in known if node not in without])} has RDMA"
@@ -223,7 +223,7 @@ def infiniband(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
     """Where there is RDMA, containers can be given its devices: without them NCCL goes over TCP, in silence."""
     able = [node for node in nodes if any(rail.get("hca") for rail in node.rails)]
     without = [node for node in able if not any(name.startswith("uverbs") for name in node.preflight.get("infiniband") or [])]
-    if wanted.transport == "tcp" or not able or (wanted.gpus is False and wanted.transport == "auto"):
+    if not wanted.uses_rdma or not able:
         return Checked([], "no node needs it" if nodes and any(node.fabric for node in nodes) else None)
     blocked = wanted.transport == "rdma" or len(without) < len(able)
     remedy = "Load the module with 'modprobe ib_uverbs' and have it loaded at boot (/etc/modules-load.d); the package rdma-core does both."

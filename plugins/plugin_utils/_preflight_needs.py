@@ -11,13 +11,12 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import probing
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed, size
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._preflight_words import BLOCKED, READY, SLOW, Checked, Item, Node, Wanted
 
 SPARE = 5 << 30
 """Bytes that Docker's disk should have free apart from the image: logs, compiled kernels."""
-_LISTENER = "fabric-probe"
-"""What the probe's own listener calls itself, see C(_fabric_probe_listen)."""
 _HOST_VARIABLES = ("GLOO_SOCKET_IFNAME", "VLLM_HOST_IP", "SGLANG_HOST_IP")
 """With these an engine does not ask for the address of its own name."""
 
@@ -44,7 +43,11 @@ def disk(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
         remedy = f"Remove what is not needed with 'docker system prune' on it, or move {data['path']} to a larger disk (data-root in daemon.json)."
         if data["free_bytes"] < comes:
             text = f"{data['path']} has {size(data['free_bytes'])} free, and the image takes {size(comes)}"
-            found.append(Item("disk", BLOCKED, text, remedy, node.name))
+            if node.image:
+                # An image that was built anew shares most layers with the one before, and only the others come. What does not fit ends before a start.
+                found.append(Item("disk", SLOW, f"{text}, less the layers that are there already", remedy, node.name))
+            else:
+                found.append(Item("disk", BLOCKED, text, remedy, node.name))
         elif data["free_bytes"] < comes + SPARE:
             spare = f"{data['path']} has {size(data['free_bytes'])} free" + (f", {size(data['free_bytes'] - comes)} when the image is there" if comes else "")
             found.append(Item("disk", SLOW, spare, remedy, node.name))
@@ -68,8 +71,8 @@ def ports(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
             else "a program"
         )
         remedy = f"Stop it, or give the recipe another {'rendezvous_port' if entry.use == 'rendezvous' else 'port'}."
-        if holder.get("process") == _LISTENER and not holder.get("container"):
-            remedy = "That is the listener of another preflight, or of one that was cut off: it ends by itself, so run this again in two minutes."
+        if probing(holder):
+            remedy = "That is the listener of another preflight, which should have ended by itself: stop it, and run this again."
         found.append(Item("ports", BLOCKED, f"port {entry.port} ({entry.use}) is taken by {who}", remedy, node.name))
     return Checked(found, ", ".join(f"{entry.port} ({entry.use})" for entry in asked) + " free for it" if asked else None)
 
@@ -89,6 +92,9 @@ def hosts_file(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
         # Without an address on the fabric there are none yet, and that is told already.
         pinned = not node.fabric.get("address") or all((node.fabric.get("environment") or {}).get(name) for name in _HOST_VARIABLES)
         for name, entries in (node.preflight.get("hosts") or {}).items():
+            if name == "localhost":
+                # A head that plays for itself can have this name in the inventory. '127.0.0.1 localhost' is right on every node.
+                continue
             # Two nodes may have been given one name: each is itself.
             owner = node.name if name in (node.name, node.preflight.get("hostname")) else names.get(name)
             wrong = [entry for entry in entries if owner and _wrong(entry, addresses[owner])]

@@ -32,7 +32,7 @@ _FILTERED = (
 )
 _OPEN = {
     "ufw": "'ufw allow from {net}'",
-    "firewalld": "'firewall-cmd --permanent --zone=trusted --add-source={net}' and 'firewall-cmd --reload'",
+    "firewalld": "'firewall-cmd --permanent --zone=trusted --add-source={net}'",
     "nftables": "a rule 'ip saddr {net} accept' at the head of its input chain",
     "iptables": "'iptables -I INPUT -s {net} -j ACCEPT', and keep it with netfilter-persistent",
 }
@@ -65,6 +65,13 @@ class Measured:
                 ends = {edge.src: edge.netdev, edge.dst: edge.peer_netdev}
                 if item.node in ends and (item.peer in ends or not item.peer) and (item.peer or item.rail in (None, ends[item.node])):
                     self.explained.add(edge.key)
+
+    def beside(self, edge: Edge) -> bool:
+        """Whether a pair of rails is for RDMA alone: at neither end it is the interface that ranks meet by."""
+        nodes = {node.name: node for node in self.nodes}
+        ends = [(nodes[edge.src], edge.netdev), (nodes[edge.dst], edge.peer_netdev)]
+        hcas = {(node.name, rail["netdev"]) for node in self.nodes for rail in node.rails if rail.get("hca")}
+        return all(netdev != node.fabric.get("netdev") and (node.name, netdev) in hcas for node, netdev in ends)
 
     def left_out(self, edge: Edge) -> bool:
         """Whether a pair of rails in two subnets is nothing that a launch needs: its nodes have met on other rails, and this is told as the subnet's."""
@@ -105,7 +112,9 @@ def reach(seen: Measured, wanted: Wanted) -> Checked:
     for group in collapse(counted, dead):
         # ARP crosses every cable that is good, and no firewall for IP has a part in it.
         near = all(edge.told.get("macs") for edge in group.edges)
-        found += items([group], "reach", BLOCKED, texts, _FILTERED if near else _UNPLUGGED)
+        # Of what a firewall drops on a rail beside the one that ranks meet by, RDMA may still pass: the collective shows it.
+        beside = near and all(seen.beside(edge) for edge in group.edges)
+        found += items([group], "reach", SLOW if beside else BLOCKED, texts, _FILTERED if near else _UNPLUGGED)
     # An answer needs both directions, and so do TCP and all that is measured by it.
     seen.explained |= dead | {edge.turned for edge in counted if edge.key in dead}
     # What could not be tried at all, for a reason that nothing before has told.
@@ -186,7 +195,13 @@ def _mtu(netdev: str, mtu: int) -> str:
 def arp(seen: Measured, wanted: Wanted) -> Checked:
     """Who answers for a fabric address is the interface that has it."""
     found = []
-    owners = {str(rail["mac"]).lower(): (node.name, rail["netdev"]) for node in seen.nodes for rail in node.fabric.get("rails") or [] if rail.get("mac")}
+    owners: dict[str, tuple[str, str]] = {}
+    for node in seen.nodes:
+        # Where the management network is on the same switch, its interface hears the question as well, and Linux answers for all of a node's addresses.
+        for its in [*(node.fabric.get("interfaces") or []), *(node.fabric.get("rails") or [])]:
+            if its.get("mac"):
+                owners[str(its["mac"]).lower()] = (node.name, its["netdev"])
+    rails = {(node.name, rail["netdev"]) for node in seen.nodes for rail in node.fabric.get("rails") or []}
     told: set[tuple[str, str]] = set()
     for edge in seen.open:
         right = str(edge.told.get("mac_told") or "").lower()
@@ -197,8 +212,13 @@ def arp(seen: Measured, wanted: Wanted) -> Checked:
             told.add((edge.dst, mac))
             owner, netdev = owners.get(mac, (None, None))
             if owner == edge.dst:
-                text = f"{netdev} answers for {address}, which is the address of {edge.peer_netdev}: packets take the wrong half of the port"
-                remedy = "Set net.ipv4.conf.all.arp_ignore=1 and net.ipv4.conf.all.arp_announce=2 (node_prep_sysctl does), or take the twins into two subnets."
+                half = (owner, netdev) in rails
+                text = f"{netdev} answers for {address}, which is the address of {edge.peer_netdev}: packets take the wrong " + (
+                    "half of the port" if half else "interface"
+                )
+                remedy = "Set net.ipv4.conf.all.arp_ignore=1 and net.ipv4.conf.all.arp_announce=2 (node_prep_sysctl does), or " + (
+                    "take the twins into two subnets." if half else "keep the two networks apart on the switch."
+                )
                 found.append(Item("arp", SLOW, text, remedy, edge.dst, None, edge.peer_netdev))
             else:
                 who = owner or f"a machine that is none of these nodes ({mac})"
@@ -240,7 +260,9 @@ def firewall(seen: Measured, wanted: Wanted) -> Checked:
 def _shut(node: Node, ports: list[int], answer: str, shut: list[Edge], wanted: Wanted) -> Item:
     its = node.preflight.get("firewall") or {}
     peers = sorted({edge.src for edge in shut})
-    vital = any(entry.use != "api" and entry.port in ports and entry.host in (None, node.name) for entry in wanted.ports)
+    # Ranks meet, and NCCL's sockets go, by the node's address on the fabric. What goes over its other rails is RDMA, of which no firewall of a node hears.
+    met = any(edge.peer_netdev == node.fabric.get("netdev") for edge in shut)
+    vital = met and any(entry.use != "api" and entry.port in ports and entry.host in (None, node.name) for entry in wanted.ports)
     words = ", ".join(f"{port} ({next((entry.use for entry in wanted.ports if entry.port == port), 'other')})" for port in ports)
     what = "is dropped" if answer == "timeout" else f"is refused ({answer})"
     text = f"what {listed(peers)} sends to its TCP port{'s' if len(ports) > 1 else ''} {words} {what} by a firewall" + (
@@ -252,9 +274,11 @@ def _shut(node: Node, ports: list[int], answer: str, shut: list[Edge], wanted: W
 
 def _let_in(node: Node) -> str:
     """How its firewall lets the others in."""
-    net = next((str(network(rail)) for rail in node.rails), "the fabric's network")
+    nets = list(dict.fromkeys(str(network(rail)) for rail in node.rails)) or ["the fabric's network"]
     tool = (node.preflight.get("firewall") or {}).get("tool") or ""
-    return f"Let the fabric's network in on {node.name}: {_OPEN.get(tool, 'all that comes from {net}').format(net=net)}."
+    told = [_OPEN.get(tool, "all that comes from {net}").format(net=net) for net in nets]
+    told += ["then 'firewall-cmd --reload'"] if tool == "firewalld" else []
+    return f"Let the fabric's network in on {node.name}: {listed(told)}."
 
 
 def clock(seen: Measured, wanted: Wanted) -> Checked:

@@ -96,6 +96,11 @@ class Wanted:
     environment: t.Mapping[str, t.Any] = field(default_factory=dict)
     """Variables of the recipe, which all ranks get."""
 
+    @property
+    def uses_rdma(self) -> bool:
+        """Whether ranks go over RDMA where there is any: without GPUs they meet over gloo, which knows TCP only."""
+        return self.transport == "rdma" or (self.transport == "auto" and self.gpus is not False)
+
     @classmethod
     def of(cls, data: t.Mapping[str, t.Any]) -> Wanted:
         """Out of the option C(wanted); :raises WantedError: for one that makes no sense."""

@@ -12,76 +12,19 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 import typing as t
 
 import pytest
-import yaml
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lab"))
 
 import play  # noqa: E402  (the path above must come first)
+from proving import ADDRESS, CARD, LAUNCH, PORT, PROOF, command, environment, prove, same  # noqa: E402
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
-ENGINE = yaml.safe_load((play.ROOT / "tests/lab/recipes/tiny-qwen3-moe.yml").read_text())["engines"]["vllm"]
-CARD = "enp1s0f0np0"
-ADDRESS = {"spark1": "192.168.200.11", "spark2": "192.168.200.12"}
-PORT = 29556
-PROOF = "/var/lib/sparkstack/collective/proved.json"
-LAUNCH = {
-    host: {
-        "deployment": "proved",
-        "engine": "vllm",
-        "image": ENGINE["image"],
-        "model": "/srv/models/none",
-        "rank": rank,
-        "ranks": 2,
-        "address": address,
-        "head_address": ADDRESS["spark1"],
-        "rendezvous_port": PORT,
-        "environment": {**ENGINE["environment"], "GLOO_SOCKET_IFNAME": CARD, "VLLM_HOST_IP": address, "HF_TOKEN": "hf_lab_secret_1"},
-        "gpus": False,
-        "shm_size": "1g",
-        "memory": "4g",
-    }
-    for rank, (host, address) in enumerate(ADDRESS.items())
-}
-# Two cores serve the controller, both nodes and whatever else runs here: torch alone has taken 50 s to import.
-SLOW = {"timeout": 180, "join_timeout": 60}
 # From the rendezvous on nothing is slow; what goes before it is torch's import, which a cut fabric makes no longer.
 CUT_SECONDS = 180.0
-
-
-def command(launch: t.Mapping[str, t.Any], *options: str, **arguments: t.Any) -> list[str]:
-    given = {"launch": "{{ launches[inventory_hostname] }}", "members": list(ADDRESS), **SLOW, **arguments}
-    words = [str(play.BIN / "ansible"), ",".join(ADDRESS), "-i", play.inventory(), "-b", "-m", "sparkstack.inference.collective_proof", "-a", json.dumps(given)]
-    return [*words, "-e", json.dumps({"launches": launch}), *options]
-
-
-def environment() -> dict[str, str]:
-    return {**play.environment(), "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json", "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1"}
-
-
-def prove(*options: str, launch: t.Mapping[str, t.Any] = LAUNCH, **arguments: t.Any) -> tuple[dict[str, dict[str, t.Any]], float]:
-    """What the module returns on both nodes, and the seconds that it took; whatever comes out, nothing is left on the nodes."""
-    start = time.monotonic()
-    done = subprocess.run(command(launch, *options, **arguments), env=environment(), cwd=play.ROOT, capture_output=True, text=True, timeout=400, check=False)
-    seconds = time.monotonic() - start
-    assert "hf_lab_secret_1" not in done.stdout.replace(json.dumps({"launches": launch}), "")
-    found = json.loads(done.stdout[done.stdout.index("{") :])["plays"][0]["tasks"][0]["hosts"]
-    for node in ADDRESS:
-        assert not play.containers(node)
-    return t.cast("dict[str, dict[str, t.Any]]", found), seconds
-
-
-def same(found: dict[str, dict[str, t.Any]]) -> dict[str, t.Any]:
-    """The verdict, which is the same on both."""
-    one, other = (found[node] for node in ADDRESS)
-    assert all(one[key] == other[key] for key in ("verdict", "cause", "culprit", "remedy", "group", "remembered"))
-    # By its own clock, each says how long ago it was.
-    assert one["remembered"] or one["message"] == other["message"]
-    return one
 
 
 def port_is_free() -> bool:
@@ -127,10 +70,8 @@ def test_it_is_proved_once() -> None:
     assert same(again)["remembered"] and not same(again)["changed"] and same(again)["group"] == group
     check_again = same(prove("--check")[0])
     assert not check_again["changed"] and check_again["remembered"]
-    forced, seconds = prove(again=True)
-    assert same(forced)["verdict"] == "ready" and not same(forced)["remembered"]
-    print(f"figure collective_gate_s {seconds:.1f} s")
-    print(f"figure collective_bus_mb_s {same(forced)['group']['bus_gb_s'] * 1000:.0f} MB/s")
+    forced = same(prove(again=True)[0])
+    assert forced["verdict"] == "ready" and not forced["remembered"]
 
 
 @pytest.mark.long

@@ -89,3 +89,19 @@ def test_the_gate(role: Deploy, scene: t.Callable[[], Scene], action: str, optio
         assert "Preflight of 2 nodes (spark1, spark2): ready" in told and "ready    address" not in told
     # What the plan has gathered is not gathered again.
     assert len(role.calls("fabric_facts")) == len(role.calls("gpu_memory_facts")) == 1
+
+
+def test_a_plan_that_fails_once_the_image_is_there_gives_the_lock_back(role: Deploy) -> None:
+    # A head without the image: its options are known, and found wrong, only after it has come.
+    tasks: list[t.Any] = [
+        {"ansible.builtin.fail": {"msg": "vLLM has no option --max-modle-len."}, "when": "tp_launch_plan is defined"},
+        {"ansible.builtin.set_fact": {"tp_launch_plan": "{{ wanted_plan }}", "tp_launch_node": {"info": {"image": None}}}},
+    ]
+    plan = role.folder / "ansible_collections/sparkstack/inference/roles/tp_launch/tasks/plan.yml"
+    plan.write_text(yaml.safe_dump(tasks))
+    code, told = role.deploy(Scene(), "start")
+    assert (code, role.done()) == (2, ["fabric_probe", "page_cache_release", "deployment_lock"]), told
+    assert told.count("vLLM has no option --max-modle-len.") >= 2
+    # In check mode nothing comes to the head, and there is nothing to plan again.
+    code, told = role.deploy(Scene(), "start", "--check")
+    assert code == 0 and len(role.calls("inference_launch")) == 1, told

@@ -149,6 +149,19 @@ def test_room_is_made_and_the_nodes_are_guarded_while_the_ranks_load(ways: Ways)
     assert [call.get("state") for call in ways.calls("inference_launch", "spark2")] == ["absent", "started"]
 
 
+def test_what_was_stopped_to_make_room_is_named_when_the_launch_comes_to_nothing(ways: Ways) -> None:
+    wanted = plan("L2", "new")
+    wanted["ranks"][1].update(evict=["embeddings", "idle"])
+    answers = {
+        "inference_plan": [{"plan": wanted}],
+        "docker_container spark2": [{"changed": True}, {"changed": False}],
+        "collective_proof": [{"failed": True, "msg": "spark2 (rank 1) did not reach the head."}],
+    }
+    told = ways.play("main", answers)
+    assert "did not reach the head. To make room, embeddings had been stopped, and stays so: docker start brings it back." in " ".join(told.split())
+    assert ways.calls("inference_launch", "spark1")[-1].get("state") == "absent" and ways.locks() == ["held", "free"]
+
+
 STOPPED = {"verdict": "failed", "summary": "It was stopped by the memory guard.", "remedy": "Lower it.", "nodes": {"spark2": {"guarded": True}}}
 TOLD = {"name": "tiny-rank1", "available": 1, "curve": [[1.0, 9]]}
 BACK = {"returned": True, "msg": "spark1: 1.0 GiB came back."}
@@ -201,10 +214,13 @@ def test_a_rank_that_a_guard_stops_after_the_watch_is_told(ways: Ways) -> None:
     assert kept["verdict"]["summary"].startswith("It was stopped by the memory guard.")
 
 
-def test_a_guard_that_can_not_be_taken_away_hides_nothing(ways: Ways) -> None:
-    late = {"failed": True, "msg": "systemctl stop failed: Connection timed out."}
+@pytest.mark.parametrize(
+    ("late", "why"),
+    [({"failed": True, "msg": "systemctl stop failed: Connection timed out."}, "systemctl stop failed"), ({"unreachable": True}, "")],
+)
+def test_a_guard_that_can_not_be_taken_away_hides_nothing(ways: Ways, late: dict[str, t.Any], why: str) -> None:
     told = ways.play("main", {"inference_plan": [{"plan": plan("L2", "new")}], "memory_guard spark2": [{}, {}, late]})
-    assert "could not be taken away, and ends when its time is over: systemctl stop failed" in told
+    assert f"could not be taken away, and ends when its time is over: {why}" in told and "Connection timed out" in told
     assert "answered" in told and "failed=0" in told and ways.locks() == ["held", "free"]
     assert ways.calls("launch_record", "spark2")[-1]["record"]["answered"] is True
 

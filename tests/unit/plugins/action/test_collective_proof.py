@@ -177,9 +177,18 @@ def test_what_is_slow_does_not_fail_and_is_not_remembered(play: Play) -> None:
 
 
 def test_sockets_where_rdma_was_expected(play: Play) -> None:
-    found = play.run(launch={"infiniband": True})["spark2"]
+    named = {"infiniband": True, "environment": {"NCCL_IB_HCA": "mlx5_0"}}
+    found = play.run(launch=named)["spark2"]
     assert found["failed"] and found["cause"] == "ib_error" and found["evidence"] == []
-    assert "failed" not in play.run(launch={"infiniband": True}, transport="any")["spark2"]
+    assert "failed" not in play.run(launch=named, transport="any")["spark2"]
+
+
+def test_sockets_where_there_are_devices_that_nobody_named(play: Play) -> None:
+    found = play.run(launch={"infiniband": True})["spark2"]
+    assert (found["verdict"], found["cause"]) == ("slow", "ib_error") and "failed" not in found and play.kept["spark2"] is None
+    assert play.run(launch={"infiniband": True}, transport="rdma")["spark2"]["failed"]
+    # Where sockets are meant, it is well, and remembered.
+    assert play.run(launch={"infiniband": True}, transport="socket")["spark2"]["verdict"] == "ready" and play.kept["spark2"] is not None
 
 
 def test_check_mode_looks_and_tells(play: Play) -> None:

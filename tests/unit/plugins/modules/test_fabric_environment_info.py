@@ -9,6 +9,7 @@ import io
 import json
 import pathlib
 import tarfile
+import time
 import typing as t
 from urllib.parse import unquote
 
@@ -54,7 +55,11 @@ class Daemon:
         return self.inspection
 
     def get(self, _path: str, _query: t.Any = None) -> t.Any:
-        return [{"Id": entry["Id"]} for entry in self.containers]
+        return [
+            {"Id": entry["Id"], "Created": entry.get("Created")}
+            for entry in self.containers
+            if (_image_files.FILES in (_query or {}).get("filters", "")) is ("Created" in entry)
+        ]
 
     def container(self, name: str) -> t.Any:
         return next((entry for entry in self.containers if entry["Id"] == name), None)
@@ -62,7 +67,7 @@ class Daemon:
     def request(self, method: str, path: str, query: t.Any = None, body: t.Any = None) -> t.Any:
         self.calls.append(f"{method} {unquote(path)}" + (f" {query['path']}" if query and "path" in query else ""))
         if method == "POST":
-            assert body["Image"] == "vllm:1" and body["HostConfig"]["NetworkMode"] == "none"
+            assert body["Image"] == "vllm:1" and body["HostConfig"]["NetworkMode"] == "none" and body["Labels"] == {_image_files.FILES: "vllm:1"}
             return io.BytesIO(b'{"Id": "c1"}')
         if method == "DELETE":
             return io.BytesIO()
@@ -92,6 +97,13 @@ def test_the_container_is_removed_when_docker_fails() -> None:
     with pytest.raises(DockerError, match="no space left"):
         _image_files.baked(daemon, INSPECTION, "vllm:1")
     assert daemon.calls[-1] == "DELETE /containers/c1"
+
+
+def test_what_a_killed_module_has_left_is_removed() -> None:
+    now = time.time()
+    daemon = Daemon(containers=[{"Id": "left", "Created": now - 700}, {"Id": "another's", "Created": now - 5}])
+    _image_files.baked(daemon, INSPECTION, "vllm:1")
+    assert daemon.calls[:2] == ["DELETE /containers/left", "POST /containers/create"] and daemon.calls.count("DELETE /containers/another's") == 0
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,10 @@ def test_tools_are_asked_and_may_fail(run: Run) -> None:
 def test_who_holds_a_port_is_told_with_its_deployment() -> None:
     class Api:
         def container(self, name: str) -> dict[str, t.Any] | None:
-            labels = {"sparkstack.deployment": "qwen"} if name == "a" else None
+            labels = {"a": {"sparkstack.deployment": "qwen"}, "c": {"sparkstack.collective": "qwen", "sparkstack.rank": "0"}}.get(name)
             return {"Name": "/qwen-rank0", "Config": {"Labels": labels}} if name != "gone" else None
 
-    listeners = [{"port": port, "pid": port, "process": "python3", "container": name} for port, name in ((1, "a"), (2, "b"), (3, "gone"), (4, None))]
+    listeners = [{"port": port, "pid": port, "process": "python3", "container": name} for port, name in enumerate(("a", "b", "gone", None, "c"))]
     found = preflight_facts.owned(t.cast("t.Any", Api()), listeners)
-    assert [(entry["container"], entry["deployment"]) for entry in found] == [("qwen-rank0", "qwen"), ("qwen-rank0", None), (None, None), (None, None)]
+    assert [entry["container"] for entry in found] == ["qwen-rank0", "qwen-rank0", None, None, "qwen-rank0"]
+    assert [entry["deployment"] for entry in found] == ["qwen", None, None, None, "qwen"]

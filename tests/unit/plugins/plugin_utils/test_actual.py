@@ -100,11 +100,13 @@ def test_what_others_hold() -> None:
             {"pid": 1, "name": "vllm", "used_bytes": 60, "container": {"name": "tiny-rank0"}},
             {"pid": 2, "name": "vllm", "used_bytes": 7, "container": {"name": "other", "image": "i"}},
             {"pid": 3, "name": "Xorg", "used_bytes": None, "container": None},
+            # A proof of a run that was cut off: the next one removes it.
+            {"pid": 4, "name": "python3", "used_bytes": 5, "container": {"name": "tiny-collective0"}},
         ]
     }
     other = {"kind": "container", "name": "other", "image": "i", "pid": 2, "held": 7}
     assert _actual.others(info(rank(0)), memory, "tiny") == [other, {"kind": "process", "name": "Xorg", "image": None, "pid": 3, "held": 0}]
-    assert [holder["held"] for holder in _actual.others(info(rank(0)), memory, "another")] == [60, 7, 0]
+    assert [holder["held"] for holder in _actual.others(info(rank(0)), memory, "another")] == [60, 7, 0, 5]
 
 
 @pytest.mark.parametrize(("unified", "held"), [(True, [12, 5]), (False, [9])], ids=["one memory", "the GPU's own"])

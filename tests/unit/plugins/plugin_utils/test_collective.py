@@ -92,11 +92,23 @@ def test_one_process_a_gpu(request_: _container.Request, local: int, gpus: bool)
     ],
 )
 def test_what_the_environment_promises(environment: dict[str, str], fields: dict[str, t.Any], transport: str, expected: dict[str, t.Any]) -> None:
-    assert subject.expectations(change(environment={**REQUEST.environment, **environment}, **fields), transport) == expected
+    told = subject.expectations(change(environment={**REQUEST.environment, **environment}, **fields), transport)
+    assert told == {**expected, "named": expected["rdma"]}
+
+
+@pytest.mark.parametrize(
+    "environment, transport, named",
+    [({}, "auto", False), ({"NCCL_IB_HCA": "mlx5"}, "auto", True), ({"NCCL_NET": "IB"}, "auto", True), ({}, "rdma", True), ({}, "any", False)],
+)
+def test_devices_alone_promise_nothing(environment: dict[str, str], transport: str, named: bool) -> None:
+    # Every Spark has /dev/infiniband, also those that are joined by their 10 Gb/s ports only.
+    assert subject.expectations(change(environment=environment), transport)["named"] is named
 
 
 def test_the_interfaces_whose_links_count() -> None:
     assert subject.netdevs(change(environment={"NCCL_SOCKET_IFNAME": "=eth1,eth2", "GLOO_SOCKET_IFNAME": "eth1"})) == ["eth1", "eth2"]
+    hcas = "=rocep1s0f0:1,roceP2p1s0f0:1"
+    assert subject.netdevs(change(environment={"NCCL_SOCKET_IFNAME": "eth1", "NCCL_IB_HCA": hcas})) == ["eth1", "roceP2p1s0f0", "rocep1s0f0"]
     assert subject.netdevs(change(environment={})) == []
 
 

@@ -290,6 +290,15 @@ def test_a_port_of_somebody_else_is_refused() -> None:
     assert make(nodes).problems == []
 
 
+def test_what_a_run_that_was_cut_off_left_at_a_port_is_no_strangers() -> None:
+    listener = {"port": 29501, "pid": 4, "process": "python3", "container": "tiny-collective0"}
+    assert make([node(1, info__listeners=[listener]), node(2)]).problems == []
+    (problem,) = make([node(1, info__listeners=[{**listener, "container": "tiny-collective0-mine"}]), node(2)]).problems
+    assert problem == "Port 29501 on spark1 is taken by container tiny-collective0-mine: stop it, or set another rendezvous_port."
+    # Two runs at once: the second one is to be told of the first by the lock, not by its preflight's listener.
+    assert make([node(1, info__listeners=[{**listener, "process": "fabric-probe", "container": None}]), node(2)]).problems == []
+
+
 def test_an_argument_that_the_image_refuses_stops_the_plan() -> None:
     plan = make(deployed(), arguments={"max-model-lenn": 1})
     assert plan.problems == ["--max-model-lenn is not an option of vLLM 0.32.0: the nearest that it has is --max-model-len."]

@@ -10,7 +10,7 @@ import typing as t
 import pytest
 import test_preflight_causes as causes
 from fabric_trees import P0, P1, T0, at
-from preflighting import RAIL, TWIN, Scene, fabric, found, spark, words
+from preflighting import LAUNCH, RAIL, TWIN, Scene, fabric, found, spark, words
 
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _preflight, _preflight_screen
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._preflight_words import ITEMS, Wanted, WantedError
@@ -52,6 +52,16 @@ def test_nodes_without_rdma_are_ready_where_none_is_expected() -> None:
     report = scene.judge()
     assert found(report) == [] and words(report, "rdma") == "none on any node: NCCL and gloo go over TCP"
     assert found(scene.judge(transport="rdma")) == [("rdma", "blocked", f"spark{number}", None, RAIL) for number in (1, 2)]
+
+
+@pytest.mark.parametrize("cause", [causes.no_rdma, causes.no_devices, causes.kernel, causes.cma])
+def test_rdma_is_in_nobodys_way_who_does_not_use_it(cause: t.Callable[[Scene], None]) -> None:
+    scene = Scene()
+    cause(scene)
+    assert scene.judge()["result"] == "blocked"
+    # An engine that is made for processors meets over gloo, which knows TCP only.
+    assert scene.judge(gpus="none")["result"] == scene.judge(transport="tcp")["result"] == "ready"
+    assert scene.judge(gpus="none", transport="rdma")["result"] == "blocked"
 
 
 def test_a_mark_of_the_kernel_that_is_worked_around_is_no_alarm() -> None:
@@ -320,3 +330,13 @@ def test_a_screen_of_problems_shows_these_alone() -> None:
         "and RDMA sends smaller pieces.",
         "                              Set it with 'ip link set enp1s0f0np0 mtu 9000', and in the node's netplan so that it stays.",
     ]
+
+
+def test_a_head_that_is_called_localhost_makes_no_hosts_file_wrong() -> None:
+    scene = Scene()
+    scene.nodes = {"localhost": scene.nodes["spark1"], "spark2": scene.nodes["spark2"]}
+    for node in scene.nodes.values():
+        node["preflight"]["hosts"] = {"localhost": ["127.0.0.1", "::1"]}
+    scene.probe()
+    ports = [{**port, "host": "localhost"} if port.get("host") else port for port in LAUNCH["ports"]]
+    assert found(scene.judge(head="localhost", ports=ports)) == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from fabric_trees import P0, T0, at, unplugged
+from fabric_trees import LAN, P0, T0, at, unplugged
 from preflighting import RAIL, TWIN, Scene, found, words
 
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _preflight_screen
@@ -101,6 +101,27 @@ def firewall(scene: Scene) -> None:
         pair["tcp"]["29501"] = "timeout"
 
 
+def firewall_on_a_twin(scene: Scene) -> None:
+    # 'ufw allow from 192.168.200.0/24' and no more: what the twins' network is for is RDMA, which no firewall of a node hears of.
+    scene.nodes["spark1"]["preflight"]["firewall"] = {"tool": "ufw", "active": True, "policy": "drop"}
+    for pair in scene.told("spark2", "spark1", TWIN):
+        pair["tcp"]["29501"] = pair["tcp"]["47653"] = "timeout"
+
+
+def filtered_twin(scene: Scene) -> None:
+    macs = {name: scene.rail(name, TWIN)["mac"] for name in scene.nodes}
+    for src, dst in (("spark1", "spark2"), ("spark2", "spark1")):
+        scene.lose(src, dst, netdev=TWIN)
+    for src, dst in (("spark1", "spark2"), ("spark2", "spark1")):
+        for pair in scene.told(src, dst, TWIN):
+            pair.update(macs=[macs[dst]], mac_seen=macs[dst])
+
+
+def unplugged_twin(scene: Scene) -> None:
+    for src, dst in (("spark1", "spark2"), ("spark2", "spark1")):
+        scene.lose(src, dst, netdev=TWIN)
+
+
 def reject(scene: Scene) -> None:
     scene.nodes["spark2"]["preflight"]["firewall"] = {"tool": "ufw", "active": True, "policy": "reject"}
     for pair in scene.told("spark1", "spark2"):
@@ -155,6 +176,11 @@ def slow_tcp(scene: Scene) -> None:
             pair.update(by="tcp", mb_s=118.0)
 
 
+def slow_while_it_serves(scene: Scene) -> None:
+    degraded(scene)
+    scene.nodes["spark1"]["preflight"]["listeners"] = [{"port": 8000, "pid": 9, "process": "vllm", "container": "qwen-rank0", "deployment": "qwen"}]
+
+
 def degraded(scene: Scene) -> None:
     for pair in scene.told("spark1", "spark2", TWIN):
         pair["mb_s"] = 13000 / 8
@@ -198,6 +224,11 @@ def docker_disk(scene: Scene) -> None:
     scene.nodes["spark2"]["preflight"]["disk"]["docker"]["free_bytes"] = 8 << 30
 
 
+def docker_disk_for_a_part(scene: Scene) -> None:
+    scene.nodes["spark2"]["preflight"]["image"]["identity"] = "sha256:0123456789abcdef"
+    scene.nodes["spark2"]["preflight"]["disk"]["docker"]["free_bytes"] = 8 << 30
+
+
 def speed(scene: Scene) -> None:
     scene.replace("spark2", at(P0, "192.168.200.12/24", speed=20000), at(T0, "192.168.201.12/24"))
     for pair in [*scene.told("spark1", "spark2", RAIL), *scene.told("spark2", "spark1", RAIL)]:
@@ -226,6 +257,14 @@ def flux(scene: Scene) -> None:
     for pair in scene.told("spark1", "spark2", RAIL):
         wrong = scene.rail("spark2", TWIN)["mac"]
         pair.update(mac_seen=wrong, macs=[wrong, pair["mac_told"]])
+
+
+def flux_of_management(scene: Scene) -> None:
+    # One switch for both networks: the LAN's interface of spark2 answers, too, and is no machine of anybody else's.
+    lan = next(its for its in scene.nodes["spark2"]["fabric"]["interfaces"] if its["netdev"] == LAN.name)
+    lan["mac"] = "4C:BB:47:00:AA:02"
+    for pair in scene.told("spark1", "spark2", RAIL):
+        pair.update(mac_seen="4c:bb:47:00:aa:02", macs=[pair["mac_told"], "4c:bb:47:00:aa:02"])
 
 
 def unread(scene: Scene) -> None:
@@ -287,6 +326,13 @@ CASES: list[tuple[t.Callable[[Scene], None], list[Finding], tuple[str, ...]]] = 
         [("firewall", "blocked", "spark1", "spark2", RAIL)],
         ("port 29501 (rendezvous) is dropped by a firewall (nftables)", "ip saddr 192.168.200.0/24 accept"),
     ),
+    (
+        firewall_on_a_twin,
+        [("firewall", "slow", "spark1", "spark2", TWIN)],
+        ("29501 (rendezvous), 47653 (nccl) is dropped", "'ufw allow from 192.168.200.0/24' and 'ufw allow from 192.168.201.0/24'."),
+    ),
+    (filtered_twin, [("reach", "slow", "spark1", "spark2", TWIN)], ("nothing that either sends arrives at the other", "a firewall on either end")),
+    (unplugged_twin, [("reach", "blocked", "spark1", "spark2", TWIN)], ("nothing that either sends arrives at the other", "Check the cable")),
     (reject, [("firewall", "blocked", "spark2", "spark1", RAIL)], ("47653 (nccl) is refused (No route to host) by a firewall (ufw)", "ufw allow from")),
     (api, [("firewall", "slow", "spark1", "spark2", RAIL)], ("8000 (api) is dropped",)),
     (clock, [("clock", "slow", "spark2", "spark1", None)], ("its clock is 300 s ahead of spark1's, and it is not synchronised", "timedatectl set-ntp true")),
@@ -299,7 +345,7 @@ CASES: list[tuple[t.Callable[[Scene], None], list[Finding], tuple[str, ...]]] = 
     (image, [("image", "slow", "spark2", "spark1", None)], ("vllm:1 is another image there (0123456789ab) than on spark1 (77ab01c2d3e4)", "A deploy brings")),
     (machine, [("image", "blocked", "spark2", None, None)], ("vllm:1 is for amd64, and the node is arm64",)),
     (port, [("ports", "blocked", "spark1", None, None)], ("port 29501 (rendezvous) is taken by process 4711 (nc)", "another rendezvous_port")),
-    (other_preflight, [("ports", "blocked", "spark1", None, None)], ("is taken by process 4711 (fabric-probe)", "it ends by itself")),
+    (other_preflight, [("ports", "blocked", "spark1", None, None)], ("is taken by process 4711 (fabric-probe)", "should have ended by itself")),
     (other_rank, [("ports", "blocked", "spark1", None, None)], ("port 8000 (api) is taken by container old-rank0", "another port")),
     (
         slow_tcp,
@@ -310,6 +356,11 @@ CASES: list[tuple[t.Callable[[Scene], None], list[Finding], tuple[str, ...]]] = 
         degraded,
         [("bandwidth", "blocked", "spark1", "spark2", TWIN)],
         ("13 Gb/s from spark1 to spark2 by ib_write_bw, where 200 Gb/s of link give 80 Gb/s", "power taken off"),
+    ),
+    (
+        slow_while_it_serves,
+        [("bandwidth", "slow", "spark1", "spark2", TWIN)],
+        ("qwen serves over the same link; measure again when it is stopped. If it is as slow then: look for a limit",),
     ),
     (
         kernel,
@@ -327,6 +378,11 @@ CASES: list[tuple[t.Callable[[Scene], None], list[Finding], tuple[str, ...]]] = 
         [("image", "slow", "spark2", "spark1", None), ("disk", "blocked", "spark2", None, None)],
         ("/var/lib/docker has 8.0 GiB free, and the image takes 21.0 GiB",),
     ),
+    (
+        docker_disk_for_a_part,
+        [("image", "slow", "spark2", "spark1", None), ("disk", "slow", "spark2", None, None)],
+        ("/var/lib/docker has 8.0 GiB free, and the image takes 21.0 GiB, less the layers that are there already",),
+    ),
     (speed, [("speed", "blocked", "spark2", None, RAIL)], ("the link is at 20 Gb/s, where 200 Gb/s are expected", "power taken off")),
     (no_rdma, [("rdma", "blocked", "spark2", None, RAIL)], ("no RDMA device carries its fabric address, while spark1 has RDMA", "preflight_transport")),
     (
@@ -336,7 +392,12 @@ CASES: list[tuple[t.Callable[[Scene], None], list[Finding], tuple[str, ...]]] = 
     ),
     (no_devices_at_all, [("infiniband", "slow", f"spark{number}", None, None) for number in (1, 2)], ("so NCCL goes over TCP there",)),
     (twins, [("twins", "slow", f"spark{number}", None, RAIL) for number in (1, 2)], ("both in 192.168.200.0/24",)),
-    (flux, [("arp", "slow", "spark2", None, RAIL)], ("enP2p1s0f0np0 answers for 192.168.200.12", "arp_ignore=1")),
+    (flux, [("arp", "slow", "spark2", None, RAIL)], ("enP2p1s0f0np0 answers for 192.168.200.12", "wrong half of the port", "arp_ignore=1")),
+    (
+        flux_of_management,
+        [("arp", "slow", "spark2", None, RAIL)],
+        (f"{LAN.name} answers for 192.168.200.12", "packets take the wrong interface.", "keep the two networks apart on the switch"),
+    ),
     (unread, [("reach", "blocked", "spark2", None, None)], ("spark2: it could not be looked at",)),
     (unprobed, [("reach", "blocked", "spark2", None, None)], ("it could not be measured: The probe of the fabric failed on spark2: No space left on device",)),
     (rootless, [("memlock", "blocked", "spark1", None, None)], ("may lock 8 MiB only",)),
