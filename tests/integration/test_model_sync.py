@@ -88,10 +88,15 @@ def sync(*words: str, become: bool = True, **arguments: t.Any) -> dict[str, dict
     done = subprocess.run(
         command(*words, become=become, **arguments), env=environment(), cwd=play.ROOT, capture_output=True, text=True, timeout=300, check=False
     )
-    assert "{\n" in done.stdout, done.stdout + done.stderr
-    found = json.loads(done.stdout[done.stdout.index("{\n") :])["plays"][0]["tasks"][0]["hosts"]
+    found = hosts(done.stdout, done.stderr)
     nothing_left()
     return {**found, "said": {"text": done.stdout + done.stderr}}
+
+
+def hosts(out: str, err: str) -> dict[str, dict[str, t.Any]]:
+    """What the module returned, by node."""
+    assert "{\n" in out, out + err
+    return t.cast("dict[str, dict[str, t.Any]]", json.loads(out[out.index("{\n") :])["plays"][0]["tasks"][0]["hosts"])
 
 
 def nothing_left() -> None:
@@ -237,8 +242,8 @@ def test_with_tls_and_by_the_other_digest(worker: str) -> None:
 
 @contextlib.contextmanager
 def half_way(worker: str, **arguments: t.Any) -> t.Iterator[subprocess.Popen[str]]:
-    """A run whose copy is half done, on a slow link."""
-    play.lab("rate", "spark1", "100mbit")
+    """A run whose copy is half done, and has on its link as good as stopped: C(play.lab("rate", "spark1", "off")) lets it go on."""
+    play.lab("rate", "spark1", "50mbit")
     run = subprocess.Popen(
         command(stall_timeout=5, connect_timeout=5, **arguments), env=environment(), cwd=play.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
@@ -251,6 +256,7 @@ def half_way(worker: str, **arguments: t.Any) -> t.Iterator[subprocess.Popen[str
             return journalled + 3 * whole >= 4
 
         until(half, 60)
+        play.lab("rate", "spark1", "2mbit")
         yield run
         run.communicate(timeout=120)
     finally:
@@ -279,8 +285,6 @@ def test_a_node_s_agent_is_killed_in_the_middle(worker: str, killed: str) -> Non
 
 def test_the_controller_is_killed_in_the_middle(worker: str) -> None:
     with half_way(worker) as run:
-        # So slow that the copy is not done before its agents notice that nobody looks any more.
-        play.lab("rate", "spark1", "2mbit")
         os.killpg(run.pid, signal.SIGKILL)
     the_rest_only(worker)
 
@@ -298,8 +302,11 @@ def test_the_link_is_cut_in_the_middle(worker: str) -> None:
 
 def test_a_second_run_sees_a_copy_to_its_end_that_runs_already(worker: str) -> None:
     with half_way(worker) as first:
-        seen = sync(stall_timeout=5)
-        assert "this run sees it to its end" in seen["said"]["text"]
+        with subprocess.Popen(command(stall_timeout=5), env=environment(), cwd=play.ROOT, stdout=subprocess.PIPE, text=True) as second:
+            said = play.wait_for_line(second, "this run sees it to its end", 60)
+            play.lab("rate", "spark1", "off")
+            seen = hosts(said + second.communicate(timeout=120)[0], "")
+        nothing_left()
         assert (seen["spark2"]["verified"], seen["spark2"]["bytes_sent"]) == (True, 0)
         assert seen["spark2"]["actions"][0].startswith("waited for a copy that ran already")
         first.wait(60)
@@ -344,6 +351,7 @@ def test_bad_input_is_one_sentence_and_both_ends_stay_as_they_are(worker: str) -
 def test_a_source_that_changes_meanwhile_is_told(worker: str) -> None:
     with half_way(worker) as run:
         play.node("spark1", f"cp -p {MODEL}/config.json /srv/sync-model/kept; echo ' ' >> {MODEL}/config.json")
+        play.lab("rate", "spark1", "off")
         text, _none = run.communicate(timeout=120)
         play.node("spark1", f"mv /srv/sync-model/kept {MODEL}/config.json")
         assert run.returncode != 0 and "changed" in text and "config.json" in text, text
