@@ -229,11 +229,15 @@ class Counter:
             _transfer.keep_alive(talk)
             with self._lock:
                 self._talks.add(talk)
+            if self._context is None:
+                _transfer.patient(talk, 0, self._stall)
             while not self._over:
                 # It asks again when it has room and time; keep-alive notices one that vanished.
-                talk.settimeout(None)
+                if self._context is not None:
+                    talk.settimeout(None)
                 kind, file, chunk = wire.ASK.unpack(_transfer.take(talk, wire.ASK.size))
-                talk.settimeout(self._stall)
+                if self._context is not None:
+                    talk.settimeout(self._stall)
                 self._answer(talk, shelf, kind, file, chunk)
         except (OSError, ValueError, LookupError, _transfer.TransferError):
             # The caller's end of the connection knows best what became of it.

@@ -116,7 +116,12 @@ class Call:
                 self._talk = _pinned(self._talk, peer.pin)
             _transfer.introduce(self._talk, token.encode("ascii"))
             _transfer.keep_alive(self._talk)
-            self._talk.settimeout(limits.stall)
+            # Of what is encrypted, the library reads as much as it has.
+            self._whole = 0 if peer.pin else socket.MSG_WAITALL
+            if peer.pin:
+                self._talk.settimeout(limits.stall)
+            else:
+                _transfer.patient(self._talk, limits.stall, limits.stall)
         except Refused as error:
             self._talk.close()
             raise Refused(f"{where} {error}.") from error
@@ -150,7 +155,8 @@ class Call:
             made = SUMS[sum_name]()
             done = hashed = 0
             while done < length:
-                count = self._talk.recv_into(buffer.view[done : min(length, hashed + PIECE)])
+                end = min(length, hashed + PIECE)
+                count = self._talk.recv_into(buffer.view[done:end], end - done, self._whole)
                 if not count:
                     raise _transfer.TransferError("the other end closed the connection")
                 done += count
@@ -178,7 +184,7 @@ class Call:
             return kind, size
 
     def _lost(self, error: Exception) -> Lost:
-        if isinstance(error, socket.timeout):
+        if isinstance(error, (socket.timeout, BlockingIOError)):
             return Lost(f"{self.peer.host} gave no sign of life for {self._stall:.0f} s")
         return Lost(f"{self.peer.host} went away: {error}")
 

@@ -383,6 +383,16 @@ def keep_alive(talk: socket.socket) -> None:
     talk.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
 
 
+def patient(talk: socket.socket, receiving: float, sending: float) -> None:
+    """Have the kernel itself wait, at most that many seconds (0: without end), and then raise BlockingIOError.
+
+    With a timeout of Python's each read and write would first ask poll(2), and MSG_WAITALL would wait for nothing. Source: socket(7), SO_RCVTIMEO.
+    """
+    talk.settimeout(None)
+    for option, seconds in ((socket.SO_RCVTIMEO, receiving), (socket.SO_SNDTIMEO, sending)):
+        talk.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6)))
+
+
 def shut(talk: socket.socket) -> None:
     with contextlib.suppress(OSError):
         talk.shutdown(socket.SHUT_RDWR)
