@@ -44,11 +44,20 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[None]:
 
 @pytest.fixture
 def hub() -> t.Iterator[hubs.Hub]:
+    clear()
     served = hubs.Hub(CONTROLLER)
     served.commit(hubs.tiny_model(0, SHARD))
     yield served
     served.close()
-    play.node("spark1", f"sudo rm -rf {MODEL} {MODEL.replace('tiny', '.tiny.download')}")
+    clear()
+
+
+def clear() -> None:
+    play.node("spark1", f"rm -rf {MODEL} {MODEL.replace('tiny', '.tiny.download')}")
+
+
+def environment() -> dict[str, str]:
+    return {**play.environment(), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
 
 
 def command(hub: hubs.Hub, **more: t.Any) -> list[str]:
@@ -57,7 +66,7 @@ def command(hub: hubs.Hub, **more: t.Any) -> list[str]:
 
 
 def download(hub: hubs.Hub, **more: t.Any) -> tuple[int, str]:
-    done = subprocess.run(command(hub, **more), env=play.environment(), capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command(hub, **more), env=environment(), capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -77,7 +86,7 @@ def test_a_model_comes_over_ssh_and_the_page_cache_stays_as_it_was(hub: hubs.Hub
 
 def test_the_download_goes_on_without_its_controller_and_a_second_run_sees_it(hub: hubs.Hub) -> None:
     hub.rate = 6e6
-    run = subprocess.Popen(command(hub), env=play.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    run = subprocess.Popen(command(hub), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     assert run.stdout is not None
     line = next(line for line in run.stdout if "[spark1] lab/tiny:" in line)
     assert " of 0.1 GB (" in line
@@ -91,7 +100,7 @@ def test_the_download_goes_on_without_its_controller_and_a_second_run_sees_it(hu
 
 def test_a_power_cut_costs_what_was_on_its_way(hub: hubs.Hub) -> None:
     hub.rate = 6e6
-    with subprocess.Popen(command(hub), env=play.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+    with subprocess.Popen(command(hub), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
         assert run.stdout is not None
         next(line for line in run.stdout if "[spark1] lab/tiny:" in line and "(0 %)" not in line and "GB/s" in line)
         play.lab("kill", "spark1")
