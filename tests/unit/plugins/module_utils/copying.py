@@ -144,10 +144,10 @@ one.run()
 class Process:
     """An agent in a process of its own, which can be killed.
 
-    It halts when it has read (the source) or written (a receiver) so many chunks, until :meth:`go_on`.
+    It halts when it has read (the source) or written (a receiver) so many chunks, until :meth:`go_on`: half of them and the two small ones.
     """
 
-    def __init__(self, host: str, path: pathlib.Path, source: bool, files: list[dict[str, t.Any]], callers: t.Sequence[str] = (), halt: int = 12) -> None:
+    def __init__(self, host: str, path: pathlib.Path, source: bool, files: list[dict[str, t.Any]], callers: t.Sequence[str] = (), halt: int = 14) -> None:
         path.mkdir(exist_ok=True)
         self.host, self.path, self.address = host, path, ADDRESS[host]
         given = {
