@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
 RECIPE = play.ROOT / "tests" / "lab" / "recipes" / "tiny-qwen3-moe.yml"
 DEPLOY = "deploy_qwen.yml"
+MODEL = "/srv/models/tiny-qwen3-moe"
+STAGED = {"model_staging_sync": True}
 LEDGER = f"/var/lib/sparkstack/deployments/{play.DEPLOYMENT}"
 
 
@@ -34,18 +36,19 @@ def kept(what: str) -> dict[str, t.Any]:
 
 @pytest.fixture(scope="module", autouse=True)
 def fresh_nodes() -> None:
-    """Nodes without a deployment, an image on the worker, or anything that an earlier run prepared."""
+    """Nodes without a deployment, an image or the model on the worker, or anything that an earlier run prepared."""
     play.lab("up")
     play.install_engine()
     for name in play.RANKS:
         play.node(name, "docker ps -aq | xargs -r docker rm -f; rm -rf /var/cache/sparkstack /var/lib/sparkstack")
-    play.node("spark2", "docker images -q | sort -u | xargs -r docker rmi -f")
+    play.node("spark2", f"docker images -q | sort -u | xargs -r docker rmi -f; rm -rf {MODEL}")
 
 
 def test_check_before_the_first_deploy_predicts_and_touches_nothing() -> None:
     before = play.footprint()
-    run = play.playbook(DEPLOY, "--check", "--diff")
+    run = play.playbook(DEPLOY, "--check", "--diff", extra=STAGED)
     assert run.code == 0, run.output
+    assert f"[spark2] would copy {MODEL} from spark1: " in run.text
     assert run.changed["spark1"] >= 2 and run.changed["spark2"] >= 3, run.output
     assert "action start all ranks, workers first because it runs on no node" in run.text
     assert re.search(r"image +sparkstack/vllm-cpu:\S+: .* on spark1, goes to spark2", run.output)
@@ -54,9 +57,12 @@ def test_check_before_the_first_deploy_predicts_and_touches_nothing() -> None:
     assert play.footprint() == before
 
 
-def test_the_first_deploy_serves_and_proves_it() -> None:
-    run = play.playbook(DEPLOY)
+def test_the_first_deploy_brings_image_and_model_serves_and_proves_it() -> None:
+    run = play.playbook(DEPLOY, extra=STAGED)
     assert run.code == 0, run.output
+    assert re.search(rf"\[spark2\] model {MODEL}: .*, verified", run.text), run.output
+    digests = f"cd {MODEL} && find . -type f -not -path '*/.*' | sort | xargs sha256sum"
+    assert play.node("spark2", digests) == play.node("spark1", digests)
     assert re.search(r'tiny at http://10\.77\.0\.11:8000/v1 answered "The capital of France is" with ".*": 16 tokens in \d', run.text), run.output
     # The phases of both ranks were told while they were passed.
     for rank in ("spark1", "spark2"):
