@@ -189,11 +189,11 @@ def weights(
     text = text_config(config)
     layers = text.get("num_hidden_layers")
     stages = max(wish.pipeline, 1)
-    result = Weights([{} for _ in range(stages)])
+    result = Weights([{} for _stage in range(stages)])
     if not groups:
         result.known = False
         if whole:
-            result.stages = [{"weights": whole // (tensor_parallel * stages)} for _ in range(stages)]
+            result.stages = [{"weights": whole // (tensor_parallel * stages)} for _stage in range(stages)]
             result.assumed.append("the weights are split evenly over the ranks: their tensors are not known")
         return result
     split = _Split(text, wish, tensor_parallel, padding)
