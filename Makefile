@@ -43,7 +43,7 @@ gates: lint importer
 sanity: venv-unit
 	tests/sanity.sh $(BIN)
 
-importer: venv
+importer: venv collection build/importer/.done
 	tests/importer.sh
 
 bench: venv collection
@@ -77,6 +77,11 @@ $(VENV)/.done-unit: $(VENV)/.done-lab tests/requirements-unit.txt
 
 $(VENV)/.done: $(VENV)/.done-unit tests/requirements-test.txt
 	$(BIN)/pip install --quiet --requirement tests/requirements-test.txt $(PIN)
+	@touch $@
+
+build/importer/.done: $(VENV)/.done tests/requirements-importer.txt
+	@[ -x build/importer/bin/pip ] || $(PYTHON) -m venv build/importer
+	build/importer/bin/pip install --quiet --requirement tests/requirements-importer.txt
 	@touch $@
 
 # The checkout installs itself, as a user's would: what is played and tested is the built artifact.
