@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Builds the collection's artifact so that the same files give the same bytes, wherever and whenever: tests/artifact.py FOLDER [CHECKOUT].
+"""Builds the collection's artifact so that the same files give the same bytes, wherever and whenever, by the same zlib: tests/artifact.py FOLDER [CHECKOUT].
 
 ansible-galaxy writes the files' own times and the time of the build, and lists files in the order in which the disk has them. Here all of them get
 one time, that of C(SOURCE_DATE_EPOCH) or of the last commit, and the order of their names. Prints the artifact's path.

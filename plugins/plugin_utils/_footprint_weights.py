@@ -163,6 +163,7 @@ def _bytes(group: t.Mapping[str, t.Any], what: str, config: t.Mapping[str, t.Any
     return elements * (4 if wanted in ("float32", "float") else 2) if wanted else size
 
 
+_NO_WISH = Wish()
 _LINEAR = ("experts", "shared experts", "attention", "linear attention", "dense layers")
 
 
@@ -175,7 +176,7 @@ def weights(
     groups: t.Sequence[t.Mapping[str, t.Any]],
     config: t.Mapping[str, t.Any],
     tensor_parallel: int,
-    wish: Wish = Wish(),  # noqa: B008 - a tuple, which nobody can change
+    wish: Wish = _NO_WISH,
     padding: tuple[int, int] = (1, 1),
     whole: int | None = None,
 ) -> Weights:
