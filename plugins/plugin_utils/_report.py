@@ -45,7 +45,7 @@ def report(verdict: t.Mapping[str, t.Any], width: int = 120, detail: str = "norm
     lines = _prose(f"{str(verdict['verdict']).upper()}: ", verdict.get("summary") or "", width, indent=2)
     if verdict["verdict"] != "ready":
         lines += _prose("  remedy    ", verdict.get("remedy") or "", width)
-        lines += _prose("  cause     ", _cause(verdict), width)
+        lines += _prose("  cause     ", cause(verdict), width)
     lines += evidence(verdict.get("evidence") or [], _EVIDENCE[detail])
     lines += [""]
     column = max((len(name) for name, _node in nodes), default=0)
@@ -86,7 +86,8 @@ def _prose(head: str, text: str, width: int, indent: int | None = None) -> list[
     return [*first, *told] or [head.rstrip()]
 
 
-def _cause(verdict: t.Mapping[str, t.Any]) -> str:
+def cause(verdict: t.Mapping[str, t.Any]) -> str:
+    """The cause, the culprit and the phase in a line."""
     words = [str(verdict.get("cause") or "none known")]
     words.append(f"culprit {verdict['culprit']}" if verdict.get("culprit") else "no single culprit")
     return ", ".join([*words, f"in phase {verdict.get('phase')}"])
