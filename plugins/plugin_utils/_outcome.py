@@ -51,7 +51,8 @@ def launch(
     """What a stage of a launch hands over.
 
     :param stage: its name, such as C(stage). :param plan: RV(sparkstack.inference.inference_plan#module:plan), or nothing where none was made.
-    :param verdict: what M(sparkstack.inference.init_phase_wait) returned, or nothing. :param failure: the sentence that the job ends with; nothing: it went well.
+    :param verdict: what M(sparkstack.inference.init_phase_wait) returned, or nothing.
+    :param failure: the sentence that the job ends with; nothing where it went well.
     :param deployment: its name, where there is no plan that has it. :param check_mode: whether nothing was done.
     """
     named = plan.get("deployment") or deployment
@@ -167,6 +168,6 @@ def _notification(told: t.Mapping[str, t.Any]) -> str:
     lines += [f"Cause: {cause}"] if told["cause"] else []
     for key, word in (("deployment", "Deployment"), ("launch_id", "Launch"), ("endpoint", "Endpoint")):
         lines += [f"{word}: {told[key]}"] if told[key] else []
-    reasons = told["plan"].get("reasons") or []
-    lines += [f"Plan: {told['plan']['action']}" + (f" ({'; '.join(str(reason) for reason in reasons)})" if reasons else "")] if told["plan"].get("action") else []
+    plan, reasons = told["plan"], "; ".join(str(reason) for reason in told["plan"].get("reasons") or [])
+    lines += [f"Plan: {plan['action']}" + (f" ({reasons})" if reasons else "")] if plan.get("action") else []
     return "\n".join(lines)

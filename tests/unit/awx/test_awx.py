@@ -171,8 +171,7 @@ def test_the_schedule_runs_a_template() -> None:
 
 COMMON = {"name", "description", "organization"}
 SHAPE = {
-    "controller_projects": COMMON
-    | {"scm_type", "scm_url", "scm_branch", "credential", "scm_clean", "scm_update_on_launch", "wait", "update_project"},
+    "controller_projects": COMMON | {"scm_type", "scm_url", "scm_branch", "credential", "scm_clean", "scm_update_on_launch", "wait", "update_project"},
     "controller_execution_environments": COMMON | {"image", "pull"},
     "controller_inventories": COMMON,
     "controller_inventory_sources": COMMON | {"inventory", "source", "source_project", "source_path", "overwrite", "overwrite_vars", "update_on_launch"},
