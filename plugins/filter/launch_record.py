@@ -81,6 +81,7 @@ import time
 import typing as t
 
 from ansible.errors import AnsibleFilterError
+from ansible.utils.unsafe_proxy import wrap_var
 
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _history, _run
 
@@ -102,7 +103,8 @@ def launch_record(
     person = who or _run.owner({}, os.getpid())
     known = {key: person.get(key) for key in ("user", "host", "job")}
     times = (float(began if began is not None else now), now)
-    return _history.record(plan, verdict or {}, answer or {}, times, known, str(failure), bool(restored), beside or {})
+    # What a log says is in it, and may look like a template.
+    return wrap_var(_history.record(plan, verdict or {}, answer or {}, times, known, str(failure), bool(restored), beside or {}))
 
 
 class FilterModule:

@@ -69,6 +69,7 @@ import time
 import typing as t
 
 from ansible.errors import AnsibleFilterError
+from ansible.utils.unsafe_proxy import wrap_var
 
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _html_page, _report_data
 
@@ -79,7 +80,8 @@ def launch_report_html(given: t.Any, verdict: t.Any = None, beside: t.Any = None
         data = _report_data.launch(given, verdict or {}, beside or {}, str(note or ""), [str(text) for text in hide or [] if text])
     except ValueError as error:
         raise AnsibleFilterError(f"launch_report_html: {error}") from error
-    return _html_page.page(data, time.time())
+    # What a log says is in it, and may look like a template.
+    return t.cast(str, wrap_var(_html_page.page(data, time.time())))
 
 
 class FilterModule:

@@ -130,11 +130,13 @@ def _pre(lines: t.Sequence[str]) -> Markup:
 
 
 def _stood(nodes: _html_time.Named, verdict: t.Mapping[str, t.Any]) -> Markup:
-    cards = []
-    for name, node in nodes:
+    cards: list[Markup] = []
+    # Of what was refused before anything was started, no rank has stood anywhere.
+    seen = [pair for pair in nodes if any(node.get("state") or node.get("timeline") or node["serves"] for _name, node in nodes)]
+    for name, node in seen:
         sign, kind = _html_time.place(node)
         culprit = name == verdict.get("culprit") and verdict["verdict"] != "ready"
-        state = _report.rank({**node, "timeline": []}) if node.get("state") else "its end is not recorded"
+        state = "serves" if node["serves"] and not node.get("state") else _report.rank({**node, "timeline": []})
         badge = tag("span", "culprit", class_="badge") if culprit else None
         title = tag("h3", tag("span", sign, class_=f"{kind}-word", aria_hidden="true"), f" {name}", tag("span", f" rank {node.get('rank', '?')}"), badge)
         came = str(node.get("phase") or next((phase.get("phase") for phase in reversed(node.get("timeline") or [])), None) or "")

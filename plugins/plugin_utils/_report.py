@@ -114,6 +114,8 @@ def rank(node: Node) -> str:
         return "has no container"
     if state == "unreachable":
         return "could not be looked at"
+    if state is None:
+        return "how it ended is not recorded" + _phases(node)
     words = [_state(node)]
     if node.get("restarts"):
         words.append(f"restarted by Docker {times(node['restarts'])}")
@@ -121,13 +123,18 @@ def rank(node: Node) -> str:
     if progress:
         words.append(f"{progress.get('percent')}% ({progress.get('done')}/{progress.get('total')})")
     told = ", ".join(words)
-    phases = [_phase(phase, index + 1 == len(node.get("timeline") or []), node) for index, phase in enumerate(node.get("timeline") or [])]
-    told += ": " + " > ".join(phases) if phases else ""
+    told += _phases(node)
     earlier = node.get("earlier_runs") or []
     if earlier:
         ends = ", ".join(f"{run.get('phase')} ({run.get('cause') or 'no cause known'})" for run in earlier)
         told += f"; its log holds {len(earlier)} earlier run{'s' if len(earlier) > 1 else ''}, which came to {ends}"
     return told
+
+
+def _phases(node: Node) -> str:
+    phases = node.get("timeline") or []
+    told = [_phase(phase, index + 1 == len(phases), node) for index, phase in enumerate(phases)]
+    return ": " + " > ".join(told) if told else ""
 
 
 def _state(node: Node) -> str:

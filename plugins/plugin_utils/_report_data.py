@@ -22,6 +22,16 @@ _GUARD = ("why", "at", "floor", "total", "available", "rate", "limit", "curve")
 _NEED = ("node", "total_bytes", "available_bytes", "memory_bytes", "spare_bytes", "pool_bytes")
 _CHECK = ("item", "result", "node", "peer", "rail", "message", "remedy")
 _TRANSFER = ("what", "bytes_sent", "seconds", "throughput_mb_s")
+_NUMBER = (int, float)
+_KINDS: t.Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("phase", "cause", "state", "last_line"), (str,)),
+    **dict.fromkeys(("seconds_in_phase", "quiet_seconds", "clock_offset"), _NUMBER),
+    **dict.fromkeys(("rank", "exit_code", "restarts"), (int,)),
+    **dict.fromkeys(("progress", "guard", "memory", "nccl", "closeup"), (dict,)),
+}
+_PHASE: t.Mapping[str, tuple[type, ...]] = {"phase": (str,), "time": _NUMBER, "seconds": _NUMBER, "values": (dict,)}
+"""What kind each thing is that is known of a rank, and of one of its phases."""
+_WORDS = ("verdict", "phase", "cause", "culprit", "summary", "remedy")
 _POINTS = 120
 """Points of a curve that a record keeps."""
 _LINES, _LENGTH = 80, 600
@@ -54,6 +64,7 @@ def _node(node: Given) -> Data:
     phases = [mapping(phase) for phase in sequence(node.get("timeline"))]
     return {
         **{key: node.get(key) for key in _NODE},
+        "last_line": str(node.get("last_line") or "")[:_LENGTH],
         "values": {str(phase["phase"]): dict(phase["values"]) for phase in phases if phase.get("phase") and phase.get("values")},
         "guard": {**{key: guard.get(key) for key in _GUARD}, "curve": thin(guard.get("curve"))} if guard else None,
         "memory": {"total": memory.get("total"), "curve": thin(memory.get("curve"))} if memory else None,
@@ -125,6 +136,7 @@ def _verdict(record: Given, full: Given, told: Given, note: str) -> Data:
     # What came after the watch is in the record alone: it was ready, and then gave no answer.
     last = kept_word.get("verdict") and kept_word.get("verdict") != full.get("verdict")
     word: Data = {**full, **kept_word} if last or not full else dict(full)
+    word.update({key: str(word[key]) for key in _WORDS if word.get(key) is not None})
     word["verdict"] = str(word.get("verdict") or ("ready" if record.get("answered") else "not judged"))
     word["evidence"] = [str(line) for line in sequence(full.get("evidence") or told.get("evidence"))]
     word["notes"] = [str(each) for each in sequence(full.get("notes") or told.get("notes"))] + ([note] if note else [])
@@ -140,8 +152,15 @@ def _whole(name: str, node: t.Any, record: Given) -> Data:
         values = mapping(found.get("values"))
         phases = map(mapping, sequence(mapping(record.get("timelines")).get(name)))
         found["timeline"] = [{**phase, "values": mapping(values.get(str(phase.get("phase"))))} for phase in phases]
-    found["timeline"] = [mapping(phase) for phase in sequence(found["timeline"])]
-    return found
+    found["timeline"] = [_sound(mapping(phase), _PHASE) for phase in sequence(found["timeline"]) if mapping(phase).get("phase")]
+    found["earlier_runs"] = [mapping(run) for run in sequence(found.get("earlier_runs"))]
+    return _sound(found, _KINDS)
+
+
+def _sound(data: Given, kinds: t.Mapping[str, tuple[type, ...]]) -> Data:
+    """The data without what is of another kind than it should be: a record is a file, which anybody may have edited."""
+    wrong = {key for key, kind in kinds.items() if data.get(key) is not None and (not isinstance(data[key], kind) or data[key] != data[key])}
+    return {key: value for key, value in data.items() if key not in wrong}
 
 
 def _bare(record: Given) -> dict[str, Data]:
