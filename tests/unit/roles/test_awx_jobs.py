@@ -28,6 +28,9 @@ with open(sys.argv[1]) as stream:
 with open(os.environ["WAYS"] + "/probe.json") as stream:
     print(json.dumps(json.load(stream)[container]))
 """
+CLOSEUP = """#!/usr/bin/python
+print('{"changed": false, "closeup": {"holders": []}}')
+"""
 READY = "[2026-11-29 22:42:02] server_args=ServerArgs()\n[2026-11-29 22:42:08] The server is fired up and ready to roll!\n"
 CRASH = (
     '[2026-11-29 22:42:07 TP0] Scheduler hit an exception: Traceback (most recent call last):\n  File "a.py"\ntorch.OutOfMemoryError: CUDA out of memory.\n\n'
@@ -74,6 +77,7 @@ class Project(Ways):
         self.real("init_phase_wait")
         (self.here / "plugins" / "modules").mkdir()
         (self.here / "plugins" / "modules" / "init_phase_probe.py").write_text(PROBE)
+        (self.here / "plugins" / "modules" / "init_phase_closeup.py").write_text(CLOSEUP)
         shutil.rmtree(self.here / "roles" / "image_sync")
         (self.here / "roles" / "image_sync").symlink_to(ROOT / "roles" / "image_sync")
         before = {"before": "{{ ansible_facts['fabric'].address | default('nothing') }}"}
