@@ -73,7 +73,9 @@ def _attribute(key: str, value: t.Any) -> str:
     name = key.rstrip("_").replace("_", "-")
     if not _NAME.fullmatch(name) or _FORBIDDEN.match(name) or (name == "href" and not str(value).startswith("#")):
         raise ValueError(f"'{name}' is no attribute of a report.")
-    return f" {name}" if value is True else f' {name}="{html.escape(shown(str(value)), quote=True)}"'
+    # The points of a curve are markup: they are never cut.
+    text = value if isinstance(value, Markup) else shown(str(value))
+    return f" {name}" if value is True else f' {name}="{html.escape(text, quote=True)}"'
 
 
 def table(head: t.Sequence[Child], rows: t.Iterable[t.Sequence[Child]], caption: str, numbers: t.Collection[int] = (), long: int = -1) -> Markup:

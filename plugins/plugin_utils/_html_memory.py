@@ -166,7 +166,7 @@ def _curve(memory: Memory, origin: float, whole: float) -> Markup:
     pairs = [(10000 * (at - origin) / whole, 1000 * (1 - min(value / memory.total, 1.0))) for at, value in memory.points]
     line = " ".join(f"{across:.0f},{down:.1f}" for across, down in pairs)
     area = f"{pairs[0][0]:.0f},1000 {line} {pairs[-1][0]:.0f},1000"
-    inner = [tag("polygon", points=area, class_="area"), tag("polyline", points=line, class_="curve")]
+    inner = [tag("polygon", points=Markup(area), class_="area"), tag("polyline", points=Markup(line), class_="curve")]
     return tag("svg", *inner, x="0", y=_TOP, width="100%", height=_HIGH, viewBox="0 0 10000 1000", preserveAspectRatio="none")
 
 

@@ -37,6 +37,7 @@ def test_an_attribute_ends_where_it_should() -> None:
     made = _html.tag("p", "text", title='"><script>', class_="a", aria_label="b", hidden=None, open=False)
     assert made == '<p title="&quot;&gt;&lt;script&gt;" class="a" aria-label="b">text</p>'
     assert _html.tag("meta", charset="utf-8", name="a") == '<meta charset="utf-8" name="a">'
+    assert len(_html.tag("polyline", points=_html.Markup("1,2 " * 2000))) > 8000
     assert _html.tag("details", open=True) == "<details open></details>"
 
 

@@ -16,14 +16,13 @@ import pytest
 import real_logs
 import real_memory
 from ansible.errors import AnsibleFilterError
+from report_samples import BESIDE, GIB, PLAN, RECORD, VERDICT, case, verdict_of
 
 from ansible_collections.sparkstack.inference.plugins.filter.launch_report import launch_report
 from ansible_collections.sparkstack.inference.plugins.filter.launch_report_html import FilterModule
-from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis import judge
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _history, _html_memory, _html_page, _html_time, _report_data
 
 launch_report_html = FilterModule().filters()["launch_report_html"]
-GIB = 1 << 30
 
 
 class Page(html.parser.HTMLParser):
@@ -71,14 +70,6 @@ def checked(page: str) -> Page:
     tables = [at for at, (name, _attributes) in enumerate(found.elements) if name == "table"]
     assert all(found.elements[at + 1][0] == "caption" for at in tables)
     return found
-
-
-def verdict_of(folder: pathlib.Path) -> dict[str, t.Any]:
-    return judge(real_logs.records(folder, real_logs.truth_of(folder)))
-
-
-def case(name: str) -> dict[str, t.Any]:
-    return verdict_of(real_logs.LOGS / name)
 
 
 @pytest.mark.parametrize("folder", real_logs.CASES, ids=real_logs.name)
@@ -177,50 +168,6 @@ def test_no_secret_is_in_it() -> None:
 
 
 # Records.
-
-PLAN: dict[str, t.Any] = {
-    "launch_id": "20261130T080012Z-1a2b3c", "deployment": "qwen", "action": "restart", "reasons": ["rank 1 is missing on spark2"],
-    "differences": ["context-length: 65536 -> 131072"], "image": "sglang:1", "image_content": "sha256:ab",
-    "model_path": "/srv/models/qwen", "model_digest": "d",
-    "recipe": {"name": "qwen", "engine": "sglang", "model": {"id": "Qwen/Qwen3"}, "engines": {"sglang": {"arguments": {"mem-fraction-static": 0.6}}}},
-    "ranks": [{"node": "spark1", "spec_hash": "h0"}, {"node": "spark2", "spec_hash": "h1"}], "memory": real_memory.plan(real_memory.RUNS / "qwen35-moe"),
-    "planned": {},
-}  # fmt: skip
-BESIDE: dict[str, t.Any] = {
-    "transfers": {"spark1": {"bytes_sent": 0, "seconds": 1.2, "throughput_mb_s": 0.0},
-                  "spark2": {"bytes_sent": 18 * GIB, "seconds": 33.0, "throughput_mb_s": 585.7}},
-    "preflight": {
-        "result": "slow", "nodes": ["spark1", "spark2"],
-        "checks": [
-            {"item": "path_mtu", "result": "slow", "node": "spark2", "message": "spark2: its MTU is 1500.", "remedy": "Set it to 9000."},
-            {"item": "bandwidth", "result": "ready", "message": "23.1 GB/s", "remedy": ""},
-        ],
-    },
-    "collective": {
-        "verdict": "ready", "message": "All 2 ranks reduce together.", "remedy": "",
-        "group": {"bus_gb_s": 21.9, "transport": "rdma", "devices": ["rocep1s0f0"], "backend": "nccl", "correct": True},
-    },
-}  # fmt: skip
-
-
-def served() -> dict[str, t.Any]:
-    """The verdict over a real launch, with the readings of a watch beside it."""
-    folder = real_memory.RUNS / "qwen35-moe"
-    ranks = [
-        {"node": f"spark{rank + 1}", "rank": rank, "started": True, "running": True, "quiet_seconds": 3, "reading": real_logs.read(folder / name)}
-        for rank, name in enumerate(("head.log", "worker.log"))
-    ]
-    verdict = judge(ranks)
-    for node in verdict["nodes"].values():
-        first = node["timeline"][0]["time"]
-        node["memory"] = {"total": 140 * GIB, "curve": [[first + at, (139 - 80 * min(1.0, at / 300)) * GIB] for at in range(400)]}
-    return verdict
-
-
-VERDICT = served()
-RECORD: dict[str, t.Any] = _history.record(
-    PLAN, VERDICT, {"answered": True, "seconds": 1.5, "tokens": 16}, (1796029200.0, 1796029612.0), {"user": "alice", "host": "ctl1", "job": None}, beside=BESIDE
-)
 
 
 def test_a_record_tells_all_that_a_run_knew() -> None:
