@@ -63,7 +63,7 @@ def served() -> dict[str, t.Any]:
     verdict = judge(ranks)
     for node in verdict["nodes"].values():
         first = node["timeline"][0]["time"]
-        node["memory"] = {"total": 140 * GIB, "curve": [[first + at, (139 - 80 * min(1.0, at / 300)) * GIB] for at in range(400)]}
+        node["memory"] = {"total": 140 * GIB, "curve": [[first + at / 10, (139 - 80 * min(1.0, max(0, at - 150) / 150)) * GIB] for at in range(400)]}
     return verdict
 
 
@@ -82,13 +82,13 @@ def guarded() -> dict[str, t.Any]:
         node["timeline"][-1]["seconds"] = None
         node.update(state="exited", exit_code=1, phase=node["timeline"][-1]["phase"], seconds_in_phase=seconds, quiet_seconds=None, last_line=HOSTILE)
     first = worker["timeline"][0]["time"]
-    curve = [[first + at / 2, max(1.9, 109.5 * (1 - max(0, at - 20) / 44)) * GIB] for at in range(66)]
+    curve = [[first + at / 2, max(1.9, 130.5 * (1 - max(0, at - 20) / 44)) * GIB] for at in range(66)]
     worker.update(exit_code=137, guarded=True, cause="oom", memory=None)
     worker["guard"] = {
         "why": "floor",
         "at": first + 33,
         "floor": 2.6 * GIB,
-        "total": 121.7 * GIB,
+        "total": 139.8 * GIB,
         "available": 1.9 * GIB,
         "rate": 9e9,
         "limit": "",
@@ -97,7 +97,7 @@ def guarded() -> dict[str, t.Any]:
     head.update(cause="peer_exited")
     verdict.update(
         verdict="failed", cause="oom", culprit="spark2", phase="load_weights", evidence=[HOSTILE, *(f"line {at} of a long traceback" for at in range(60))],
-        summary="spark2 (rank 1) was stopped by the memory guard in phase load_weights: 1.9 GiB of 121.7 GiB were left, falling by 8.4 GiB/s.",
+        summary="spark2 (rank 1) was stopped by the memory guard in phase load_weights: 1.9 GiB of 139.8 GiB were left, falling by 8.4 GiB/s.",
         remedy="Let the engine take less on spark2 (memory fraction, context length, concurrency), or free what else holds memory there.",
     )  # fmt: skip
     return verdict

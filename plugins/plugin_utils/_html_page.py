@@ -144,7 +144,7 @@ def _stood(nodes: _html_time.Named, verdict: t.Mapping[str, t.Any]) -> Markup:
         own = node.get("cause")
         extra = tag("p", f"Its own log and container tell: {own}.", class_="soft") if own and not culprit and verdict["verdict"] != "ready" else None
         last = node.get("last_line")
-        line = tag("p", "Last line: ", tag("code", str(last)[:300]), class_="soft") if last and verdict["verdict"] != "ready" else None
+        line = tag("p", "Last line: ", tag("code", str(last)[:160]), class_="soft") if last and verdict["verdict"] != "ready" else None
         cards.append(tag("li", title, _html_time.strip(node), tag("p", *words), extra, line, class_="culprit" if culprit else None))
     return _part("Where each rank stood", [tag("ul", *cards, class_="cards")] if cards else [])
 

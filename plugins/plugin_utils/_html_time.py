@@ -174,6 +174,8 @@ def _segment(span: Span, node: Node, at: float, share: float, top: float) -> Mar
 def _quiet(span: Span, at: float, share: float, top: float) -> Markup:
     """Hatched: for so long it has made no progress."""
     shapes = [tag("rect", width="100%", height=_BAR, class_=f"seg p{span.at}"), tag("rect", width="100%", height=_BAR, fill="url(#quiet)")]
+    if share >= _NUMBER:
+        shapes.append(tag("text", str(span.at), x="50%", y="17", text_anchor="middle", class_="strong"))
     return tag("svg", tag("title", f"{PHASES[span.at]}, without progress"), *shapes, x=percent(at), y=top, width=percent(share), height=_BAR)
 
 
