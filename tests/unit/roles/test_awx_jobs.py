@@ -195,9 +195,10 @@ def test_a_launch_without_its_stage_is_refused_and_touches_nothing(project: Proj
 def test_a_stage_asks_the_nodes_and_not_the_facts_cache(project: Project) -> None:
     cache = project.folder / "runner" / "artifacts" / "job1" / "fact_cache"
     cache.mkdir(parents=True)
-    # The file's name has a prefix since ansible-core 2.19.
-    for name in ("spark1", "s1_spark1"):
-        (cache / name).write_text(json.dumps({"fabric": {"address": "10.9.9.9"}}))
+    stale = json.dumps({"fabric": {"address": "10.9.9.9"}})
+    (cache / "spark1").write_text(stale)
+    # Since ansible-core 2.19 the file's name has a prefix, and its content a wrapping.
+    (cache / "s1_spark1").write_text(json.dumps({"__payload__": stale}))
     job = project.job("stage", fact_cache_type="jsonfile")
     assert job.ended == ("successful", 0), job.output
     assert [project.calls("other", "spark1")[0]["before"], project.calls("docker_image_sync", "spark1")[0]["address"]] == ["10.9.9.9", "192.168.200.11"]
