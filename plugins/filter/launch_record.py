@@ -104,7 +104,8 @@ def launch_record(
     known = {key: person.get(key) for key in ("user", "host", "job")}
     times = (float(began if began is not None else now), now)
     # What a log says is in it, and may look like a template.
-    return wrap_var(_history.record(plan, verdict or {}, answer or {}, times, known, str(failure), bool(restored), beside or {}))
+    record = _history.record(plan, verdict or {}, answer or {}, times, known, str(failure), bool(restored), beside or {})
+    return t.cast("dict[str, t.Any]", wrap_var(record))
 
 
 class FilterModule:

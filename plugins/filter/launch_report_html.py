@@ -81,7 +81,7 @@ def launch_report_html(given: t.Any, verdict: t.Any = None, beside: t.Any = None
     except ValueError as error:
         raise AnsibleFilterError(f"launch_report_html: {error}") from error
     # What a log says is in it, and may look like a template.
-    return t.cast(str, wrap_var(_html_page.page(data, time.time())))
+    return t.cast("str", wrap_var(_html_page.page(data, time.time())))
 
 
 class FilterModule:
