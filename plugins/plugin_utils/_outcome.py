@@ -102,9 +102,12 @@ def health(status: t.Mapping[str, t.Any], deployment: str = "", stage: str = "he
     # One that was stopped stays recorded, and is missed only by who asks for it.
     named = {name: one for name, one in found.items() if (name == deployment if deployment else one["state"] != "stopped")}
     if not named:
-        told = f"No node has a rank or a record of '{deployment}'." if deployment else "No deployment runs on these nodes."
         away = [f"{name}: {node['problem']}." for name, node in (status.get("nodes") or {}).items() if node.get("problem")]
         verdict = "unknown" if away else "stopped"
+        if away:
+            told = f"It is unknown whether '{deployment}' runs." if deployment else "It is unknown what runs."
+        else:
+            told = f"No node has a rank or a record of '{deployment}'." if deployment else "No deployment runs on these nodes."
         return _whole(stage=stage, verdict=verdict, summary=" ".join([told, *away]), remedy=_REMEDIES[verdict], deployment=deployment)
     well = ("serving",) if serving else ("serving", "starting")
     # The first that is not well; where all are, the first that serves.

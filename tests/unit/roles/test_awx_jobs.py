@@ -98,7 +98,7 @@ class Project(Ways):
         path.write_text((ROOT / "plugins" / "action" / f"{action}.py").read_text(encoding="utf-8"))
 
     def job(self, playbook: str, answers: dict[str, t.Any] | None = None, looks: t.Sequence[dict[str, t.Any]] = (), **more: t.Any) -> Job:
-        """Run a job template's playbook. :param looks: of the ranks, in their order. :param more: for ansible_runner."""
+        """Run a job template's playbook. :param looks: of the ranks, in their order. :param more: for ansible_runner, and hosts' variables as C(own)."""
         known: dict[str, t.Any] = {
             **SERVING,
             "inference_plan": [{"plan": plan("L2", "new", engine="sglang")}],
@@ -112,7 +112,7 @@ class Project(Ways):
         (self.folder / "answers.json").write_text(json.dumps({**known, **(answers or {})}))
         probes = {f"tiny-rank{rank}": found for rank, found in enumerate(looks or (look(READY, healthy=True), look(READY)))}
         (self.folder / "probe.json").write_text(json.dumps(probes))
-        own = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
+        own = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable, **more.pop("own", {})}
         hosts = {"head": {"hosts": {"spark1": None}}, "workers": {"hosts": {"spark2": None}}, "sparks": {"children": {"head": {}, "workers": {}}}}
         given = {"tp_launch_recipe": "tiny", "tp_launch_history_dir": "", "image_sync_source": "present", **more.pop("extravars", {})}
         environment = {
@@ -251,6 +251,13 @@ def test_health_ends_with_the_verdict(project: Project) -> None:
     # A part of the nodes tells nothing: the ranks on the others would seem to be missing.
     job = project.job("health", limit="spark1")
     assert job.sentence() == "--limit leaves out spark2, but all nodes of the deployment are needed: run this without it."
+
+
+def test_health_of_nodes_of_which_none_answers(project: Project) -> None:
+    job = project.job("health", own={"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9})
+    told = "It is unknown what runs. spark1: does not answer over ssh. spark2: does not answer over ssh. "
+    assert job.ended == ("failed", 2) and job.sentence() == f"{told}Make the nodes reachable by ssh, then run this again.", job.output
+    assert (job.artifacts["verdict"], job.handed()) == ("unknown", 1)
 
 
 def test_proof_asks_from_here_too(project: Project) -> None:

@@ -121,9 +121,9 @@ def test_health(deployments: t.Any, asked: str, serving: bool, verdict: str, fai
 def test_health_of_what_can_not_be_seen() -> None:
     found = deployment_health.deployment_health({"nodes": AWAY, "deployments": {}}, "")
     assert found["outcome"]["sparkstack_verdict"] == "unknown"
-    assert found["failure"] == (
-        "No deployment runs on these nodes. spark2: unreachable, its ranks are unknown. Make the nodes reachable by ssh, then run this again."
-    )
+    assert found["failure"] == "It is unknown what runs. spark2: unreachable, its ranks are unknown. Make the nodes reachable by ssh, then run this again."
+    named = deployment_health.deployment_health({"nodes": AWAY, "deployments": {}}, "qwen")
+    assert named["failure"].startswith("It is unknown whether 'qwen' runs. ") and named["outcome"]["sparkstack_deployment"] == "qwen"
 
 
 def head(**more: t.Any) -> dict[str, t.Any]:
