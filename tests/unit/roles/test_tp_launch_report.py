@@ -53,9 +53,12 @@ def test_a_run_that_serves_leaves_one_too(ways: Ways) -> None:
     assert "READY" in path.read_text()
 
 
-def test_check_mode_and_no_path_leave_none(ways: Ways) -> None:
-    _said, path = report(ways, {}, "--check")
-    assert not path.exists()
+def test_check_mode_leaves_none(ways: Ways) -> None:
+    said, path = report(ways, {}, "--check")
+    assert "failed=0" in said and not path.exists()
+
+
+def test_by_default_there_is_none(ways: Ways) -> None:
     said = ways.play("main", {"inference_plan": [{"plan": plan("L1", "new")}]})
     assert "failed=0" in said and not list(ways.folder.glob("*.html")) and not ways.calls("diagnosis_plan", "spark1")
 
@@ -92,14 +95,10 @@ def test_the_record_that_is_kept_is_enough_for_a_report(ways: Ways) -> None:
         ({"deployment": "tiny", "launch": "L7"}, "There is no record of launch L7 of 'tiny', neither in"),
         ({"deployment": "../../etc"}, "'../../etc' is no name of a deployment or launch"),
         ({"deployment": "tiny", "launch": "../../good"}, "'../../good' is no name of a deployment or launch"),
-        ({}, "Say which deployment with -e deployment=NAME"),
+        ({"tp_launch_recipe": ""}, "Say which deployment with -e deployment=NAME"),
     ],
 )
 def test_what_cannot_be_told_of_is_one_sentence(ways: Ways, variables: dict[str, t.Any], told: str) -> None:
-    said = (
-        ways.play("report", {}, tp_launch_recipe="", tp_launch_history_dir=str(ways.folder / "none"), **variables)
-        if not variables
-        else ways.play("report", {}, tp_launch_history_dir=str(ways.folder / "none"), **variables)
-    )
+    said = ways.play("report", {}, tp_launch_history_dir=str(ways.folder / "none"), **variables)
     assert told in " ".join(said.replace("\\n", " ").split())
     assert "failed=1" in said
