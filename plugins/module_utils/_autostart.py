@@ -21,8 +21,10 @@ Data = t.Dict[str, t.Any]
 Report = t.Mapping[str, t.Any]
 
 MOST_STARTS = 5
-"""Starts within :data:`PERIOD`, whatever they were for."""
+"""Starts of one launch within :data:`PERIOD`, none of which helped."""
 PERIOD = 3600.0
+HELPED = 60.0
+"""Seconds for which a start must have served to have helped: who reboots nodes one after the other, for new firmware say, is no storm."""
 FIRST_PAUSE, LONGEST_PAUSE = 30.0, 480.0
 """Seconds after the first failed start until the next one; each further pause is twice as long."""
 _ORDER = 30.0
@@ -56,7 +58,8 @@ class Decision(t.NamedTuple):
     """What comes next."""
 
     state: Data
-    """C(effort) (the start that is under way, or None), C(starts) (when starts were begun) and, where a rank has ended by itself, C(left) (which
+    """C(effort) (the start that is under way, or None), C(starts) (when starts were begun since the last one that helped), C(of) (which launch), C(served)
+    (since when the last one serves, or None) and, where a rank has ended by itself, C(left) (which
     one, of which C(launch), and C(why) nothing is started). To be kept before anything is done."""
     wants: t.Mapping[int, str] = {}
     """By rank C(running) or C(stopped); a start is carried out once for each C(order)."""
@@ -73,7 +76,8 @@ def decide(view: View, state: t.Mapping[str, t.Any]) -> Decision:
     :param state: of the last decision; an empty one knows nothing.
     """
     kept = {"left": state["left"]} if state.get("left") else {}
-    state = {"effort": state.get("effort"), "starts": [s for s in state.get("starts") or [] if 0 <= view.now - s < PERIOD], **kept}
+    starts = [s for s in state.get("starts") or [] if 0 <= view.now - s < PERIOD]
+    state = {"effort": state.get("effort"), "starts": starts, "of": state.get("of"), "served": state.get("served"), **kept}
     here = {rank: report for rank, report in view.reports.items() if report["docker"]}
     away = [node for rank, node in enumerate(view.nodes) if rank not in here]
     if view.lock:
@@ -82,6 +86,9 @@ def decide(view: View, state: t.Mapping[str, t.Any]) -> Decision:
     if obstacle:
         return Decision(dict(state, effort=None), status=(WARNING, obstacle))
     launch = next((report["launch"] for report in here.values()), None)
+    if launch and state["of"] != launch:
+        # Somebody has deployed since: that one has all its starts.
+        state.update(of=launch, starts=state["starts"] if state["of"] is None else [], served=None)
     effort = state["effort"]
     if effort and launch and effort["launch"] != launch:
         effort = state["effort"] = None
@@ -121,6 +128,8 @@ def _steady(view: View, state: Data, here: t.Mapping[int, Report], away: t.Seque
             return Decision(state, status=(WARNING, left["why"]))
         state = {key: value for key, value in state.items() if key != "left"}
     if not down:
+        if state["served"] is not None and not away and not 0 <= view.now - state["served"] < HELPED:
+            state = dict(state, starts=[], served=None)
         text = "All ranks run." if not away else "Waiting for word of {}.".format(listed(away))
         return Decision(state, status=(INFO, text))
     if away:
@@ -146,12 +155,13 @@ def _begin(view: View, state: Data, here: t.Mapping[int, Report], failures: int,
     starts = [*state["starts"], view.now]
     effort = {"launch": launch, "order": order, "stage": "stop", "since": view.now, "failures": failures, "why": why, "bad": None}
     text = "{} All {} ranks of launch {} are started again (start {} of at most {} in an hour).".format(why, len(view.nodes), launch, len(starts), MOST_STARTS)
-    decided = _under_way(view, {"effort": effort, "starts": starts}, here, [])
+    decided = _under_way(view, {"effort": effort, "starts": starts, "of": launch, "served": None}, here, [])
     return decided._replace(lines=[(NOTICE, text), *decided.lines])
 
 
 def _give_up(state: Data, effort: Data) -> Decision:
-    text = "{} starts in an hour did not help: nothing more is tried. See what the playbook diagnose says, then deploy again.".format(len(state["starts"]))
+    came = "did not help" if effort["failures"] else "were each lost again soon after"
+    text = "{} starts in an hour {}: nothing more is tried. See what the playbook diagnose says, then deploy again.".format(len(state["starts"]), came)
     return Decision(dict(state, effort=dict(effort, stage="given_up")), lines=[(ERROR, text)])
 
 
@@ -196,7 +206,7 @@ def _watched(view: View, state: Data) -> Decision:
     took = view.now - effort["since"]
     if verdict and verdict["verdict"] == "ready" and verdict.get("answered"):
         text = "Serves again: the head has answered {:.0f} s after its start. The launch is {} as before.".format(took, effort["launch"])
-        return Decision(dict(state, effort=None), lines=[(NOTICE, text)])
+        return Decision(dict(state, effort=None, served=view.now), lines=[(NOTICE, text)])
     bad = verdict is not None and verdict["verdict"] in ("failed", "stalled")
     effort["bad"] = (effort["bad"] or view.now) if bad else None
     if bad and view.now - effort["bad"] >= _STANDS:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import http.client
 import json
@@ -45,7 +46,7 @@ def look(api: DockerAPI, image: str, name: str, port: t.Optional[int], netdevs: 
     """What the node has; nothing is changed.
 
     :param name: of the proof's container. :param port: the rendezvous port where this node is the head, else None.
-    :param netdevs: interfaces whose state is a part of the proof.
+    :param netdevs: interfaces whose state is a part of the proof, and RDMA devices, which stand for theirs.
     :returns: C(identity) (of the image's content; None where it is not here), C(boot), C(links), C(program) (a hash), C(listener) (who has the port,
         as C(_sockets.listeners) tells it, with C(name) of a container), C(foreign) (the image of a container of that name that is none of the proof's).
     :raises DockerError: when the daemon doesn't answer.
@@ -53,7 +54,7 @@ def look(api: DockerAPI, image: str, name: str, port: t.Optional[int], netdevs: 
     inspection = api.image(image)
     there = api.container(name)
     leftover = bool(there and LABEL + "collective" in (there["Config"].get("Labels") or {}))
-    found = _sockets.listeners([port], os.path.join(root, "proc")) if port else []
+    found = _sockets.settled([port], os.path.join(root, "proc")) if port else []
     if found and leftover and there and found[0]["container"] == there["Id"]:
         # Of a run whose controller is gone: it is removed before the next one starts.
         found = []
@@ -62,11 +63,17 @@ def look(api: DockerAPI, image: str, name: str, port: t.Optional[int], netdevs: 
     return {
         "identity": identity(inspection)["digest"] if inspection else None,
         "boot": text(os.path.join(root, "proc/sys/kernel/random/boot_id")).strip(),
-        "links": {name: _link(os.path.join(root, "sys/class/net", name)) for name in sorted(netdevs)},
+        "links": {name: _link(os.path.join(root, "sys/class/net", name)) for name in _interfaces(netdevs, root)},
         "program": hashlib.sha256(source().encode()).hexdigest()[:16],
         "listener": found[0] if found else None,
         "foreign": there["Config"].get("Image") if there and not leftover else None,
     }
+
+
+def _interfaces(names: t.Sequence[str], root: str) -> t.List[str]:
+    """Interfaces by their names, and those of RDMA devices whose names begin so, as NCCL_IB_HCA takes them."""
+    paths = {name: glob.glob(os.path.join(root, "sys/class/infiniband", glob.escape(name) + "*", "device/net/*")) for name in names}
+    return sorted({found for name in names for found in (map(os.path.basename, paths[name]) if paths[name] else [name])})
 
 
 def _link(folder: str) -> t.Dict[str, t.Any]:
@@ -138,12 +145,16 @@ def _remove(api: DockerAPI, name: str) -> None:
 def _gone(api: DockerAPI, container: str, wait: float) -> None:
     """Wait until Docker has removed a container that has ended, and remove it by force when it has not. :param wait: seconds."""
     deadline = time.monotonic() + wait
-    # 404 and 409: Docker has removed it, or is about to. Nothing can be done where it does not answer.
+    forced = False
+    # Nothing can be done where Docker does not answer.
     with contextlib.suppress(DockerError):
-        while api.find(container + "/json"):
-            if time.monotonic() >= deadline:
-                api.request("DELETE", container, {"force": "true", "v": "true"}).close()
-                return
+        while api.find(container + "/json") and time.monotonic() < deadline + _GONE:
+            if not forced and time.monotonic() >= deadline:
+                forced = True
+                # 404 and 409: Docker has removed it, or is about to ("removal of container 4f1c is already in progress"): then its name is not free yet.
+                with contextlib.suppress(DockerError):
+                    api.request("DELETE", container, {"force": "true", "v": "true"}).close()
+                continue
             time.sleep(0.1)
 
 

@@ -42,13 +42,19 @@ _STRETCH = 0.25
 _PATIENCE = 2.0
 """Seconds that one operation may take: a size that would take longer is left out."""
 _WORK = 30.0
-"""Seconds from the rendezvous to the end; a healthy group needs two or three."""
+"""Seconds from the rendezvous to the end, or as long as ranks wait for each other there if that is more: a healthy group needs two or three, but a
+node on which the image is new reads NCCL's library from its disk only then."""
 _LEAVE = 5.0
 """Seconds for the group to be taken apart; all is said by then."""
 _SIOCGIFADDR = 0x8915
 _ESTABLISHED = "01"
 
 Given = t.Mapping[str, t.Any]
+
+
+def work(given: Given) -> float:
+    """Seconds from the rendezvous to the end."""
+    return max(_WORK, float(given["join"]))
 
 
 def say(event: str, **data: t.Any) -> None:
@@ -81,8 +87,8 @@ def main(arguments: t.Sequence[str]) -> int:
             elif end == out:
                 _pass_on(data)
             else:
-                # All ranks are there: from here on nothing waits for a disk or for another node's start.
-                deadline = min(deadline, time.monotonic() + _WORK)
+                # All ranks are there: from here on nothing waits for another node's start.
+                deadline = min(deadline, time.monotonic() + work(given))
                 done += data.count(b"r")
                 if done == len(children):
                     deadline = min(deadline, time.monotonic() + _LEAVE + 1)
@@ -181,7 +187,7 @@ class Rank:
         self._meet()
         group = self.dist.PrefixStore("group", self.store)
         # Less than what the parent waits: torch says more of a standstill than a stack does.
-        limit = datetime.timedelta(seconds=_WORK - _LEAVE)
+        limit = datetime.timedelta(seconds=work(self.given) - _LEAVE)
         self.dist.init_process_group(self.backend, store=group, rank=self.rank, world_size=self.world, timeout=limit)
         self.say("group")
         first = self.torch.ones(1, device=self.device)

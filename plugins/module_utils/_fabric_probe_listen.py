@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import os
 import selectors
 import socket
 import threading
@@ -23,10 +22,11 @@ import time
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart_wire as wire
+from ansible_collections.sparkstack.inference.plugins.module_utils import _detached
 from ansible_collections.sparkstack.inference.plugins.module_utils import _fabric_probe_packet as packet
 from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_probe_rail import Udp, listen
 from ansible_collections.sparkstack.inference.plugins.module_utils._fabric_probe_rate import CALL, ME, Sink, Talk
-from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import listeners
+from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import PROBE, listeners
 
 _TURN = 0.1
 """Seconds from one look at the deadline to the next."""
@@ -211,33 +211,7 @@ def own(token: str) -> Talk:
 
 def start(listener: Listener) -> None:
     """Have the listener run in a process of its own, which outlives this one."""
-    first = os.fork()
-    if first:
-        os.waitpid(first, 0)
-        return
-    try:
-        os.setsid()
-        if os.fork() == 0:
-            _detach(listener)
-            listener.run()
-    finally:
-        # The module's own end, with its answer, belongs to the first process alone.
-        os._exit(0)
-
-
-def _detach(listener: Listener) -> None:
-    """Let go of all that the module was started with: whoever waits for its end waits for these files to be closed."""
-    os.chdir("/")
-    with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as name:
-        name.write("fabric-probe")
-    keep = listener.files()
-    for entry in os.listdir("/proc/self/fd"):
-        if int(entry) > 2 and int(entry) not in keep:
-            with contextlib.suppress(OSError):
-                os.close(int(entry))
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):
-        os.dup2(nothing, number)
+    _detached.run(PROBE, listener.files, listener.run)
 
 
 def _name(index: int) -> str:

@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import struct
+import time
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _cgroup
@@ -24,6 +25,10 @@ ESTABLISHED, SYN_SENT, LISTEN = 1, 2, 10
 _SOCKET = re.compile(r"^socket:\[(\d+)\]$")
 ANY = ("0.0.0.0", "::")
 """To listen on one of these is to listen on all of the node's own."""
+PROBE = "fabric-probe"
+"""What the listener of M(sparkstack.inference.fabric_probe) calls itself."""
+_PATIENCE = 100.0
+"""Seconds within which the listener of a probe that was cut off ends by itself; one at work needs fewer."""
 
 
 class Socket(t.NamedTuple):
@@ -87,6 +92,24 @@ def listeners(ports: t.Sequence[int], proc: str = "/proc") -> t.List[t.Dict[str,
         if found[listening[inode]]["pid"] is None:
             found[listening[inode]].update(owner)
     return [found[port] for port in sorted(found)]
+
+
+def probing(listener: t.Mapping[str, t.Any]) -> bool:
+    """Whether one that :func:`listeners` tells of is a preflight's, which ends by itself."""
+    return listener.get("process") == PROBE and not listener.get("container")
+
+
+def settled(ports: t.Sequence[int], proc: str = "/proc", patience: float = _PATIENCE) -> t.List[t.Dict[str, t.Any]]:
+    """As :func:`listeners`, once no preflight listens there: one of those is at work and soon over, or was cut off and ends by itself.
+
+    :param patience: seconds after which one that still listens is told.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        found = listeners(ports, proc)
+        if not any(probing(entry) for entry in found) or time.monotonic() >= deadline:
+            return found
+        time.sleep(0.5)
 
 
 def owners(inodes: t.Set[str], proc: str = "/proc", first: t.Sequence[int] = ()) -> t.Dict[str, t.Dict[str, t.Any]]:

@@ -76,7 +76,7 @@ class Served(t.NamedTuple):
 
 def free_port(address: str) -> int:
     """A TCP port that is free on that address now; raises OSError when the node doesn't have the address."""
-    with socket.socket(_family(address), socket.SOCK_STREAM) as probe:
+    with socket.socket(family(address), socket.SOCK_STREAM) as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
@@ -111,12 +111,12 @@ class _Server:
         self.talks: t.Dict[socket.socket, threading.Thread] = {}
 
     def run(self, address: str, port: int) -> t.List[Served]:
-        with socket.socket(_family(address), socket.SOCK_STREAM) as listener:
+        with socket.socket(family(address), socket.SOCK_STREAM) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 listener.bind((address, port))
             except OSError as error:
-                raise TransferError(_bind_sentence(address, port, error)) from error
+                raise TransferError(bind_sentence(address, port, error)) from error
             listener.listen(len(self.patience) + 4)
             listener.settimeout(0.2)
             while self._waiting():
@@ -135,7 +135,7 @@ class _Server:
             left = dict(self.talks)
         for talk, thread in left.items():
             # Only what ran over the time is left here; a closed socket ends its thread.
-            _shut(talk)
+            shut(talk)
             thread.join(1)
         never = f"it did not connect within {self.limits.connect:.0f} s"
         return [self.done.get(peer) or self.broken.get(peer) or Served(peer, 0, 0.0, never) for peer in sorted(self.patience)]
@@ -153,15 +153,15 @@ class _Server:
         started = time.monotonic()
         try:
             talk.settimeout(HELLO_SECONDS)
-            _admit(talk, self.key)
+            admit(talk, self.key)
             known = True
-            _keep_alive(talk)
+            keep_alive(talk)
             talk.settimeout(self.limits.stall)
-            request = _take_message(talk)
+            request = take_message(talk)
             sent = _send_stream(talk, self.produce(request), self.started + self.limits.total)
             # What comes now takes as long as the receiver's daemon needs; keep-alive notices a receiver that vanished.
             talk.settimeout(max(1.0, self.started + self.limits.total - time.monotonic()))
-            answer = _take_message(talk)
+            answer = take_message(talk)
             final = True
             error = None if answer.get("done") else str(answer.get("failed") or "it did not confirm the end")
         except (OSError, ValueError, TransferError) as problem:
@@ -194,13 +194,13 @@ def receive(
     :raises TransferError: when the source isn't reached, isn't the right one, fails or vanishes.
     """
     deadline = time.monotonic() + limits.total
-    with _connect(source, port, address, min(limits.connect, limits.total)) as talk:
+    with connect(source, port, address, min(limits.connect, limits.total)) as talk:
         try:
             talk.settimeout(HELLO_SECONDS)
-            _introduce(talk, token.encode("ascii"))
-            _keep_alive(talk)
+            introduce(talk, token.encode("ascii"))
+            keep_alive(talk)
             talk.settimeout(limits.stall)
-            _send_message(talk, request)
+            send_message(talk, request)
         except (OSError, TransferError) as error:
             raise TransferError(f"{source}:{port} is not this task's source: {error}.") from error
         stream = _Frames(talk, source, deadline, limits.stall)
@@ -229,10 +229,10 @@ class _Frames:
             if time.monotonic() > self.deadline:
                 raise TransferError(f"The transfer from {self.source} is not done within its time.")
             try:
-                kind, size = struct.unpack("!cI", _take(self.talk, 5))
+                kind, size = struct.unpack("!cI", take(self.talk, 5))
                 if size > LIMIT_FRAME:
                     raise TransferError(f"a frame of {size} bytes")
-                payload = _take(self.talk, size)
+                payload = take(self.talk, size)
             except socket.timeout as error:
                 message = "{0} sent nothing for {1:.0f} s: run this again, what has arrived whole is not sent twice."
                 raise TransferError(message.format(self.source, self.stall)) from error
@@ -294,7 +294,7 @@ def _send_stream(talk: socket.socket, pieces: t.Iterator[bytes], deadline: float
         stopped.set()
 
 
-def _connect(source: str, port: int, address: str, seconds: float) -> socket.socket:
+def connect(source: str, port: int, address: str, seconds: float) -> socket.socket:
     """Connect from the own address; the source may still be starting, so a refusal counts only in the end."""
     deadline = time.monotonic() + seconds
     reason: t.Union[OSError, str] = "no answer"
@@ -306,13 +306,13 @@ def _connect(source: str, port: int, address: str, seconds: float) -> socket.soc
                 " no firewall on either node blocks this port (the option `port` sets a fixed one)."
             )
             raise TransferError(message.format(source, port, address, seconds, reason))
-        talk = socket.socket(_family(source), socket.SOCK_STREAM)
+        talk = socket.socket(family(source), socket.SOCK_STREAM)
         talk.settimeout(min(left, 5.0))
         try:
             talk.bind((address, 0))
         except OSError as error:
             talk.close()
-            raise TransferError(_bind_sentence(address, 0, error)) from error
+            raise TransferError(bind_sentence(address, 0, error)) from error
         try:
             talk.connect((source, port))
             return talk
@@ -322,27 +322,27 @@ def _connect(source: str, port: int, address: str, seconds: float) -> socket.soc
             time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
 
 
-def _admit(talk: socket.socket, key: bytes) -> None:
+def admit(talk: socket.socket, key: bytes) -> None:
     """The source's half of the hello; raises TransferError for a caller without the token."""
     mine = os.urandom(NONCE)
     talk.sendall(mine)
-    hello = _take(talk, NONCE + DIGEST)
+    hello = take(talk, NONCE + DIGEST)
     theirs, proof = hello[:NONCE], hello[NONCE:]
     if not hmac.compare_digest(proof, hmac.new(key, b"receiver" + mine + theirs, "sha256").digest()):
         raise TransferError("the caller does not have the token")
     talk.sendall(hmac.new(key, b"source" + mine + theirs, "sha256").digest())
 
 
-def _introduce(talk: socket.socket, key: bytes) -> None:
+def introduce(talk: socket.socket, key: bytes) -> None:
     """The receiver's half of the hello; raises TransferError when the other end does not have the token."""
     mine = os.urandom(NONCE)
-    theirs = _take(talk, NONCE)
+    theirs = take(talk, NONCE)
     talk.sendall(mine + hmac.new(key, b"receiver" + theirs + mine, "sha256").digest())
-    if not hmac.compare_digest(_take(talk, DIGEST), hmac.new(key, b"source" + theirs + mine, "sha256").digest()):
+    if not hmac.compare_digest(take(talk, DIGEST), hmac.new(key, b"source" + theirs + mine, "sha256").digest()):
         raise TransferError("the other end does not have the token")
 
 
-def _take(talk: socket.socket, size: int) -> bytes:
+def take(talk: socket.socket, size: int) -> bytes:
     """Exactly that many bytes; raises TransferError when the other end closes before."""
     buffer = bytearray(size)
     view = memoryview(buffer)
@@ -354,17 +354,17 @@ def _take(talk: socket.socket, size: int) -> bytes:
     return bytes(buffer)
 
 
-def _take_message(talk: socket.socket) -> Request:
-    size = struct.unpack("!I", _take(talk, 4))[0]
+def take_message(talk: socket.socket) -> Request:
+    size = struct.unpack("!I", take(talk, 4))[0]
     if size > LIMIT_MESSAGE:
         raise TransferError(f"a message of {size} bytes")
-    message = json.loads(_take(talk, size).decode("utf-8"))
+    message = json.loads(take(talk, size).decode("utf-8"))
     if not isinstance(message, dict):
         raise TransferError("a message that is no mapping")
     return message
 
 
-def _send_message(talk: socket.socket, message: Request) -> None:
+def send_message(talk: socket.socket, message: Request) -> None:
     body = json.dumps(message).encode("utf-8")
     talk.sendall(struct.pack("!I", len(body)) + body)
 
@@ -372,10 +372,10 @@ def _send_message(talk: socket.socket, message: Request) -> None:
 def _tell(talk: socket.socket, message: Request) -> None:
     """Say the last word; a source that is gone by now needs none."""
     with contextlib.suppress(OSError):
-        _send_message(talk, message)
+        send_message(talk, message)
 
 
-def _keep_alive(talk: socket.socket) -> None:
+def keep_alive(talk: socket.socket) -> None:
     """Have the kernel notice within half a minute that the other node is gone (power cut, link down)."""
     talk.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     talk.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
@@ -383,16 +383,16 @@ def _keep_alive(talk: socket.socket) -> None:
     talk.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
 
 
-def _shut(talk: socket.socket) -> None:
+def shut(talk: socket.socket) -> None:
     with contextlib.suppress(OSError):
         talk.shutdown(socket.SHUT_RDWR)
 
 
-def _family(address: str) -> socket.AddressFamily:
+def family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def _bind_sentence(address: str, port: int, error: OSError) -> str:
+def bind_sentence(address: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{address} is not an address of this node: give the node's own address on the fabric."
     if error.errno == errno.EADDRINUSE:

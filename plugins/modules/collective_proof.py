@@ -89,7 +89,7 @@ options:
     default: true
   timeout:
     description:
-      - Seconds for the whole proof. From the rendezvous on it has at most 30.
+      - Seconds for the whole proof. From the rendezvous on it has at most 30, or O(join_timeout) if that is more.
     type: float
     default: 90
   join_timeout:

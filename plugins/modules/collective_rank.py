@@ -58,7 +58,7 @@ options:
     type: int
   netdevs:
     description:
-      - Interfaces whose link state belongs to the proof.
+      - Interfaces whose link state belongs to the proof, and RDMA devices, which stand for their interfaces.
     type: list
     elements: str
     default: []

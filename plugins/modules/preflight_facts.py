@@ -185,7 +185,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils import _prefl
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import ARCHITECTURES
 from ansible_collections.sparkstack.inference.plugins.module_utils._ranks import LABEL
-from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import listeners
+from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import settled
 
 _DAEMON = "dockerd"
 
@@ -215,7 +215,7 @@ def facts(module: AnsibleModule, root: str = "/") -> t.Dict[str, t.Any]:
     params = module.params
     running = _preflight_system.processes(root, {_DAEMON, _preflight_services.FIREWALLD, *_preflight_services.CLOCKS})
     api = DockerAPI(params["docker_socket"])
-    holders = listeners(params["ports"])
+    holders = settled(params["ports"])
     image = None
     try:
         docker = _preflight_docker.daemon(api.get("/info"))

@@ -122,9 +122,10 @@ def expectations(request: _container.Request, transport: str) -> dict[str, t.Any
 
 
 def netdevs(request: _container.Request) -> list[str]:
-    """The interfaces that a rank's environment names: when one of them has lost its link since, the proof is stale."""
-    named = [request.environment.get(variable, "") for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")]
-    return sorted({entry for value in named for entry in re.split(r"[,=^]", value) if entry})
+    """The interfaces and RDMA devices that a rank's environment names: when one of them has lost its link since, the proof is stale."""
+    named = [request.environment.get(variable, "") for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA")]
+    # "=rocep1s0f0:1": the port's number is not a part of the name.
+    return sorted({entry.partition(":")[0] for value in named for entry in re.split(r"[,=^]", value) if entry})
 
 
 def content(request: _container.Request) -> dict[str, t.Any]:

@@ -35,11 +35,12 @@ _NETWORK = ("Network is unreachable", "No route to host", "Connection refused", 
 _NO_NETWORK = ("Failed to initialize any NET plugin", "Error: network IB not found")
 # 'exec: "python3": executable file not found in $PATH' says Docker, and Python "ModuleNotFoundError: No module named 'torch'". On all ranks: an
 # engine that does without; on one of them it is another image, and a fault.
-_BARE = ('"python3": executable file not found', "No module named 'torch'")
+_BARE = ('"python3": executable file not found', "executable file `python3` not found", "No module named 'torch'")
 _ELSEWHERE = (
     "If it is to be fast, put the fabric address on an interface with an RDMA device. If it is meant to be like this, set tp_launch_collective_transport "
     "to socket."
 )
+_LONGER = "tp_launch_collective_timeout, or timeout and join_timeout of collective_proof"
 _WRONG_SUM = "Do not serve with this: try an image with another NCCL, and see the kernel log of the nodes (dmesg) for errors of GPU, PCIe and adapter."
 
 
@@ -141,7 +142,7 @@ def _unmet(nodes: t.Sequence[Node], port: int) -> Verdict | None:
     if late:
         slow = late[0]
         message = f"{_name(slow)} needed {_time(slow, 'imported'):.0f} s to import torch, when the others had given up at the rendezvous."
-        remedy = f"See what {slow['node']} does (its disk, its processor), or give it a longer join_timeout."
+        remedy = f"See what {slow['node']} does (its disk, its processor), or give it longer ({_LONGER})."
         return _verdict("blocked", "rendezvous_timeout", slow, message, nodes, remedy)
     names = listed([_name(node) for node in away])
     message = f"{names} did not reach the head at {where} ({_said(away)}), which waited there for {join:.0f} s."
@@ -227,7 +228,8 @@ def _standstill(nodes: t.Sequence[Node], port: int) -> Verdict:
     names = listed([_name(node) for node in behind])
     if least == "":
         message = f"{names} did not import torch in time."
-        return _verdict("blocked", "unknown", first, message, nodes, f"See what {first['node']} does (its disk, its processor), or give it a longer timeout.")
+        remedy = f"See what {first['node']} does (its disk, its processor), or give it longer ({_LONGER})."
+        return _verdict("blocked", "unknown", first, message, nodes, remedy)
     if least in ("imported", "device"):
         if least == "imported" and head["told"]["backend"] == "nccl":
             message = f"{names} did not get hold of the GPU in time."
@@ -287,7 +289,9 @@ def _speed(nodes: t.Sequence[Node], link_mbps: float, min_share: float) -> Verdi
     kind = group(nodes, 0)["transport"]
     best = max(size["bus_bytes_s"] for size in told["sizes"])
     share = best * 8 / 1e6 / link_mbps if link_mbps else 1.0
-    if kind in ("p2p", "shm") or share >= min_share:
+    # An image made for processors goes over TCP where its nodes have RDMA: the links' promise is for that.
+    spared = told["backend"] == "gloo" and nodes[0]["expected"]["rdma"]
+    if kind in ("p2p", "shm") or spared or share >= min_share:
         return None
     message = (
         f"The all-reduce over {WORDS.get(kind or '', kind or 'the network')} moves {best / 1e9:.2f} GB/s, {share:.0%} of what the links promise "

@@ -16,14 +16,11 @@ import typing as t
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import RankSpec
 from ansible_collections.sparkstack.inference.plugins.module_utils._options import Parser
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
-from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import ANY
+from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import ANY, probing
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _collective, _container, _plan_environment, _plan_memory, _plan_setting
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._plan import Node, Plan, Settings
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._recipe import Recipe
-
-_PROBE = "fabric-probe"
-"""What the listener of M(sparkstack.inference.fabric_probe) calls itself."""
 
 
 def ranks(head: t.Sequence[str], workers: t.Sequence[str], in_play: t.Collection[str]) -> list[str]:
@@ -242,11 +239,8 @@ def _check_ports(plan: Plan) -> None:
     for listener in head.info.get("listeners") or []:
         if (listener["container"] in own and listener["container"]) or _collective.leftover(listener["container"], plan.recipe.name):
             continue
-        if listener["process"] == _PROBE and not listener["container"]:
-            plan.problems.append(
-                f"Port {listener['port']} on {head.name} is taken by another preflight, or by one that was cut off: it ends by itself, so run this "
-                "again in two minutes."
-            )
+        if probing(listener):
+            # Of a run that works here now, whom the lock tells of, or of one that was cut off: then it ends by itself, and the preflight waits for that.
             continue
         what = "port" if listener["port"] == plan.recipe.port else "rendezvous_port"
         who = f"container {listener['container']}" if listener["container"] else f"process {listener['pid']} ({listener['process']})"

@@ -36,6 +36,9 @@ def bandwidth(seen: Measured, wanted: Wanted) -> Checked:
     """Each direction of each rail gives what its link's speed promises."""
     speeds = {(node.name, rail["netdev"]): rail.get("speed_mbps") or 0 for node in seen.nodes for rail in node.rails}
     rdma = {(node.name, rail["netdev"]) for node in seen.nodes for rail in node.rails if rail.get("hca")}
+    serving = any(
+        wanted.deployment and holder.get("deployment") == wanted.deployment for node in seen.nodes for holder in node.preflight.get("listeners") or []
+    )
     measured: list[Edge] = []
     bad: dict[tuple[str, str, str, str], tuple[str, float, float]] = {}
     busy: list[Edge] = []
@@ -50,7 +53,7 @@ def bandwidth(seen: Measured, wanted: Wanted) -> Checked:
         if got < promised * wanted.min_share and by_tcp and (edge.told.get("busy") or 0) >= BUSY:
             busy.append(edge)
         elif got < promised * wanted.min_share:
-            bad[edge.key] = (BLOCKED if got < promised * wanted.block_share else SLOW, got, promised)
+            bad[edge.key] = (BLOCKED if got < promised * wanted.block_share and not serving else SLOW, got, promised)
         elif by_tcp and speed > DEGRADED_MBPS > got and (edge.src, edge.netdev) in rdma:
             unsure.add(edge.src)
     found = []
@@ -64,6 +67,9 @@ def bandwidth(seen: Measured, wanted: Wanted) -> Checked:
             "Look for a limit with 'tc qdisc show dev {rail}' on both ends, then at the cable; a Spark's card that gives 13 Gb/s at 200 "
             "needs the power taken off for a minute, a reboot does not help."
         )
+        if serving:
+            # Ranks that serve use the same link: what is left of it must not end a run that is to restart them.
+            remedy = f"{wanted.deployment} serves over the same link; measure again when it is stopped. If it is as slow then: {remedy[0].lower()}{remedy[1:]}"
         found += items([group], "bandwidth", result, dict.fromkeys(_KINDS, text), remedy)
     failed = {edge.key: str(edge.told["rdma_error"]).rstrip(".") for edge in seen.open if edge.told.get("rdma_error")}
     for group in collapse(measured, failed.keys()):

@@ -11,13 +11,12 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import probing
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed, size
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._preflight_words import BLOCKED, READY, SLOW, Checked, Item, Node, Wanted
 
 SPARE = 5 << 30
 """Bytes that Docker's disk should have free apart from the image: logs, compiled kernels."""
-_LISTENER = "fabric-probe"
-"""What the probe's own listener calls itself, see C(_fabric_probe_listen)."""
 _HOST_VARIABLES = ("GLOO_SOCKET_IFNAME", "VLLM_HOST_IP", "SGLANG_HOST_IP")
 """With these an engine does not ask for the address of its own name."""
 
@@ -72,8 +71,8 @@ def ports(nodes: t.Sequence[Node], wanted: Wanted) -> Checked:
             else "a program"
         )
         remedy = f"Stop it, or give the recipe another {'rendezvous_port' if entry.use == 'rendezvous' else 'port'}."
-        if holder.get("process") == _LISTENER and not holder.get("container"):
-            remedy = "That is the listener of another preflight, or of one that was cut off: it ends by itself, so run this again in two minutes."
+        if probing(holder):
+            remedy = "That is the listener of another preflight, which should have ended by itself: stop it, and run this again."
         found.append(Item("ports", BLOCKED, f"port {entry.port} ({entry.use}) is taken by {who}", remedy, node.name))
     return Checked(found, ", ".join(f"{entry.port} ({entry.use})" for entry in asked) + " free for it" if asked else None)
 

@@ -32,7 +32,7 @@ _FILTERED = (
 )
 _OPEN = {
     "ufw": "'ufw allow from {net}'",
-    "firewalld": "'firewall-cmd --permanent --zone=trusted --add-source={net}' and 'firewall-cmd --reload'",
+    "firewalld": "'firewall-cmd --permanent --zone=trusted --add-source={net}'",
     "nftables": "a rule 'ip saddr {net} accept' at the head of its input chain",
     "iptables": "'iptables -I INPUT -s {net} -j ACCEPT', and keep it with netfilter-persistent",
 }
@@ -65,6 +65,13 @@ class Measured:
                 ends = {edge.src: edge.netdev, edge.dst: edge.peer_netdev}
                 if item.node in ends and (item.peer in ends or not item.peer) and (item.peer or item.rail in (None, ends[item.node])):
                     self.explained.add(edge.key)
+
+    def beside(self, edge: Edge) -> bool:
+        """Whether a pair of rails is for RDMA alone: at neither end it is the interface that ranks meet by."""
+        nodes = {node.name: node for node in self.nodes}
+        ends = [(nodes[edge.src], edge.netdev), (nodes[edge.dst], edge.peer_netdev)]
+        hcas = {(node.name, rail["netdev"]) for node in self.nodes for rail in node.rails if rail.get("hca")}
+        return all(netdev != node.fabric.get("netdev") and (node.name, netdev) in hcas for node, netdev in ends)
 
     def left_out(self, edge: Edge) -> bool:
         """Whether a pair of rails in two subnets is nothing that a launch needs: its nodes have met on other rails, and this is told as the subnet's."""
@@ -105,7 +112,9 @@ def reach(seen: Measured, wanted: Wanted) -> Checked:
     for group in collapse(counted, dead):
         # ARP crosses every cable that is good, and no firewall for IP has a part in it.
         near = all(edge.told.get("macs") for edge in group.edges)
-        found += items([group], "reach", BLOCKED, texts, _FILTERED if near else _UNPLUGGED)
+        # Of what a firewall drops on a rail beside the one that ranks meet by, RDMA may still pass: the collective shows it.
+        beside = near and all(seen.beside(edge) for edge in group.edges)
+        found += items([group], "reach", SLOW if beside else BLOCKED, texts, _FILTERED if near else _UNPLUGGED)
     # An answer needs both directions, and so do TCP and all that is measured by it.
     seen.explained |= dead | {edge.turned for edge in counted if edge.key in dead}
     # What could not be tried at all, for a reason that nothing before has told.
@@ -251,7 +260,9 @@ def firewall(seen: Measured, wanted: Wanted) -> Checked:
 def _shut(node: Node, ports: list[int], answer: str, shut: list[Edge], wanted: Wanted) -> Item:
     its = node.preflight.get("firewall") or {}
     peers = sorted({edge.src for edge in shut})
-    vital = any(entry.use != "api" and entry.port in ports and entry.host in (None, node.name) for entry in wanted.ports)
+    # Ranks meet, and NCCL's sockets go, by the node's address on the fabric. What goes over its other rails is RDMA, of which no firewall of a node hears.
+    met = any(edge.peer_netdev == node.fabric.get("netdev") for edge in shut)
+    vital = met and any(entry.use != "api" and entry.port in ports and entry.host in (None, node.name) for entry in wanted.ports)
     words = ", ".join(f"{port} ({next((entry.use for entry in wanted.ports if entry.port == port), 'other')})" for port in ports)
     what = "is dropped" if answer == "timeout" else f"is refused ({answer})"
     text = f"what {listed(peers)} sends to its TCP port{'s' if len(ports) > 1 else ''} {words} {what} by a firewall" + (
@@ -263,9 +274,11 @@ def _shut(node: Node, ports: list[int], answer: str, shut: list[Edge], wanted: W
 
 def _let_in(node: Node) -> str:
     """How its firewall lets the others in."""
-    net = next((str(network(rail)) for rail in node.rails), "the fabric's network")
+    nets = list(dict.fromkeys(str(network(rail)) for rail in node.rails)) or ["the fabric's network"]
     tool = (node.preflight.get("firewall") or {}).get("tool") or ""
-    return f"Let the fabric's network in on {node.name}: {_OPEN.get(tool, 'all that comes from {net}').format(net=net)}."
+    told = [_OPEN.get(tool, "all that comes from {net}").format(net=net) for net in nets]
+    told += ["then 'firewall-cmd --reload'"] if tool == "firewalld" else []
+    return f"Let the fabric's network in on {node.name}: {listed(told)}."
 
 
 def clock(seen: Measured, wanted: Wanted) -> Checked:

@@ -54,6 +54,14 @@ def served(since: int, seconds: float = 150) -> float:
     raise AssertionError("\n".join([*journal("spark1", since), "--", *journal("spark2")]))
 
 
+def helped() -> None:
+    """Wait until the head's agent counts no start any more: one that has served for a minute is none of a storm."""
+    deadline = time.monotonic() + 120
+    while json.loads(play.node("spark1", f"cat /var/lib/sparkstack/autostart/{play.DEPLOYMENT}.json"))["state"]["starts"]:
+        assert time.monotonic() < deadline, journal("spark1")
+        time.sleep(2)
+
+
 def settled() -> dict[str, t.Any]:
     """What must be the same after a reboot as before: the containers and their launch."""
     return {name: (rank["id"], rank["labels"]["sparkstack.launch_id"], rank["labels"]["sparkstack.spec_hash"]) for name, rank in play.ranks().items()}
@@ -82,11 +90,13 @@ def _serving() -> t.Iterator[None]:
 
 
 @pytest.fixture(name="same")
-def _same() -> t.Iterator[None]:
+def _same(request: pytest.FixtureRequest) -> t.Iterator[None]:
     """After the test the same launch serves in the same containers, nobody holds its lock, and the next run of the controller finds nothing to do."""
     before = settled()
     yield
     assert settled() == before
+    if request.node.get_closest_marker("long"):
+        helped()
     assert play.node("spark1", f"ls /var/lib/sparkstack/deployments/{play.DEPLOYMENT}").split().count("lock.json") == 0
     run = play.playbook(DEPLOY, extra=WANTED)
     assert run.code == 0, run.output

@@ -92,6 +92,8 @@ def at_watch(scene: Scene) -> str | None:
 
 
 def at_record(scene: Scene) -> str | None:
-    """It answers, and there is no record of it."""
+    """It answers, and the record, which is kept from its start on, does not say so yet."""
     known = scene.ledger(f"launches/{scene.launch_id()}.json")
-    return "the record was kept already" if known else None if scene.answers() else "it does not answer"
+    if not known:
+        return "there is no record of its start"
+    return "the record was kept already" if known["answered"] else None if scene.answers() else "it does not answer"

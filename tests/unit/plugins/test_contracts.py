@@ -63,7 +63,7 @@ def test_every_entry_that_a_playbook_names_is_specified() -> None:
         for line in re.findall(r"tasks_from: (.+)", path.read_text(encoding="utf-8"))
         for name in re.findall(r"'([\w.]+)'", line) or [line]
     }
-    # The role's own entry is for playbooks of others.
+    # A user's own play names the role alone.
     assert named | {"main"} == set(entries)
 
 

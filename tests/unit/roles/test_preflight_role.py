@@ -109,6 +109,16 @@ def test_what_is_blocked_ends_the_run_with_its_sentence(role: Preflight) -> None
     assert code == 0 and "Preflight of 2 nodes (spark1, spark2): blocked (" in told and "ready    address" not in told
 
 
+def test_what_is_set_for_all_nodes_counts_as_what_the_recipe_says(role: Preflight) -> None:
+    scene = Scene()
+    for node in scene.nodes.values():
+        node["preflight"]["image"]["nccl"] = "2.30.4"
+    launch = {**INPUTS, "recipe": {"model": {"bytes": 5}, "engines": {"vllm": {"environment": {"NCCL_PROTO": "Simple"}}}}}
+    for extra, result in (({}, "slow (2 slow)"), ({"NCCL_NVLS_ENABLE": 0}, "ready")):
+        code, told = role.play(scene, preflight_launch=launch, nccl_env_extra=extra)
+        assert code == 0 and f"Preflight of 2 nodes (spark1, spark2): {result}" in told, told
+
+
 def test_what_is_slow_ends_no_run(role: Preflight) -> None:
     scene = Scene()
     scene.lose("spark1", "spark2", 0.05)
@@ -134,9 +144,14 @@ def test_a_probe_that_fails_is_told_by_the_report(role: Preflight) -> None:
 
 
 def test_a_mistake_is_told_before_a_node_is_looked_at(role: Preflight) -> None:
-    for line in ("preflight_skip=[clocks]", "preflight_clock_seconds=0", "preflight_skips=clock"):
+    mistakes = {
+        "preflight_skip=[clocks]": "no item clocks",
+        "preflight_clock_seconds=0": "clock_seconds is 0",
+        "preflight_skips=clock": "no variable preflight_skips",
+    }
+    for line, sentence in mistakes.items():
         code, told = role.play(Scene(), "-e", json.dumps({line.split("=")[0]: yaml.safe_load(line.split("=")[1])}))
-        assert code == 2 and ("There is no item clocks" in told or "clock_seconds is 0" in told or "There is no variable preflight_skips" in told)
+        assert code == 2 and sentence in told
         assert role.calls("fabric_facts") == []
 
 

@@ -149,6 +149,19 @@ def test_room_is_made_and_the_nodes_are_guarded_while_the_ranks_load(ways: Ways)
     assert [call.get("state") for call in ways.calls("inference_launch", "spark2")] == ["absent", "started"]
 
 
+def test_what_was_stopped_to_make_room_is_named_when_the_launch_comes_to_nothing(ways: Ways) -> None:
+    wanted = plan("L2", "new")
+    wanted["ranks"][1].update(evict=["embeddings", "idle"])
+    answers = {
+        "inference_plan": [{"plan": wanted}],
+        "docker_container spark2": [{"changed": True}, {"changed": False}],
+        "collective_proof": [{"failed": True, "msg": "spark2 (rank 1) did not reach the head."}],
+    }
+    told = ways.play("main", answers)
+    assert "did not reach the head. To make room, embeddings had been stopped, and stays so: docker start brings it back." in " ".join(told.split())
+    assert ways.calls("inference_launch", "spark1")[-1].get("state") == "absent" and ways.locks() == ["held", "free"]
+
+
 STOPPED = {"verdict": "failed", "summary": "It was stopped by the memory guard.", "remedy": "Lower it.", "nodes": {"spark2": {"guarded": True}}}
 TOLD = {"name": "tiny-rank1", "available": 1, "curve": [[1.0, 9]]}
 BACK = {"returned": True, "msg": "spark1: 1.0 GiB came back."}

@@ -351,6 +351,43 @@ def test_a_node_that_boots_over_and_over_does_not_start_the_ranks_over_and_over(
         world.seconds(30)
     assert world.did.count("running 0") == MOST_STARTS
 
+    # What was lost each time, though it served, is not called a start that failed.
+    told = [line for line in world.lines if line[0] == ERROR]
+    assert len(told) == 1 and "were each lost again soon after: nothing more is tried" in told[0][1]
+
+
+def test_reboots_that_it_serves_between_are_no_storm() -> None:
+    world = World()
+    for _boot in range(2 * MOST_STARTS):
+        world.power_off(1)
+        world.power_on(1)
+        world.seconds(150)
+        assert world.serves() and world.state["starts"] == []
+    assert world.did.count("running 0") == 2 * MOST_STARTS
+
+
+def test_a_start_that_helped_ends_the_count_of_those_that_failed_before_it() -> None:
+    world = World()
+    world.breaks = True
+    world.power_off(0, 1)
+    world.power_on(0, 1)
+    world.seconds(60)
+    assert len(world.state["starts"]) == 2
+    world.breaks = False
+    world.seconds(60)
+    assert world.serves() and len(world.state["starts"]) == 2
+    world.seconds(90)
+    assert world.serves() and world.state["starts"] == []
+
+
+def test_another_launch_has_all_its_starts() -> None:
+    lost = {0: down("reboot"), 1: down("reboot")}
+    state = {"effort": None, "starts": [NOW - 10] * MOST_STARTS, "of": "an earlier one", "served": None}
+    assert decide(View(NODES, lost, NOW), state).wants
+    # As it was before that was kept: nobody knows of which launch they were.
+    assert not decide(View(NODES, lost, NOW), {key: state[key] for key in ("effort", "starts")}).wants
+    assert not decide(View(NODES, lost, NOW), {**state, "of": LAUNCH}).wants
+
 
 def test_after_it_gave_up_ranks_that_somebody_started_are_seen() -> None:
     state = {"effort": {"stage": "given_up", "launch": LAUNCH, "failures": 5, "why": ""}, "starts": [NOW - 10] * 5}

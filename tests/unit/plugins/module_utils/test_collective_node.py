@@ -26,11 +26,13 @@ OURS = {"sparkstack.collective": "d", "sparkstack.rank": "0"}
 class Daemon:
     """Has containers, of which one says something when it is started, and goes when it has said it."""
 
-    def __init__(self, path: pathlib.Path, says: bytes = b"hello\n", start: int = 204, ends: bool = True, removes: bool = True) -> None:
+    def __init__(self, path: pathlib.Path, says: bytes = b"hello\n", start: int = 204, ends: bool = True, removes: bool = True, slow: float = 0) -> None:
+        """:param slow: seconds that it takes to remove a container that it is removing already."""
         self.containers: dict[str, dict[str, t.Any]] = {}
         self.images: dict[str, dict[str, t.Any]] = {}
         self.calls: list[str] = []
         self.created: dict[str, t.Any] = {}
+        self.alone = False
         self.started, self.hold = threading.Event(), threading.Event()
         daemon = self
 
@@ -46,6 +48,10 @@ class Daemon:
             def do_DELETE(self) -> None:
                 name = self.path.split("?")[0].rpartition("/")[2]
                 daemon.calls.append(f"delete {name}")
+                if slow:
+                    threading.Timer(slow, daemon.containers.clear).start()
+                    self.answer(409, b'{"message": "removal of container old is already in progress"}')
+                    return
                 daemon.containers = {key: entry for key, entry in daemon.containers.items() if entry["Id"] != name}
                 self.answer(204)
 
@@ -56,6 +62,7 @@ class Daemon:
                 daemon.calls.append(word)
                 if word == "create":
                     name = urllib.parse.parse_qs(url.query)["name"][0]
+                    daemon.alone = name not in daemon.containers
                     daemon.created = {"name": name, **json.loads(body)}
                     daemon.containers[name] = {"Id": "c1", "Name": f"/{name}", "Config": {"Labels": OURS}}
                     self.answer(201, b'{"Id": "c1"}')
@@ -153,6 +160,14 @@ def test_what_a_killed_run_has_left_is_removed_first(daemon: t.Callable[..., Dae
     assert docker.calls == ["delete old", "create", "attach", "start"]
 
 
+def test_one_that_docker_is_removing_is_waited_for(daemon: t.Callable[..., Daemon]) -> None:
+    docker = daemon(slow=0.3)
+    docker.containers["d-collective0"] = {"Id": "old", "Name": "/d-collective0", "Config": {"Labels": OURS}}
+    assert not subject.run(docker.api, {}, "d-collective0", PARAMETERS)["problem"]
+    # Its name is free when the next one is made.
+    assert docker.calls[:2] == ["delete old", "create"] and docker.alone
+
+
 def test_somebody_elses_container_stays(daemon: t.Callable[..., Daemon]) -> None:
     docker = daemon()
     docker.containers["d-collective0"] = {"Id": "x", "Name": "/d-collective0", "Config": {"Labels": None, "Image": "postgres:17"}}
@@ -194,6 +209,8 @@ def test_a_look(daemon: t.Callable[..., Daemon], folder_of: t.Callable[[dict[str
             "sys/class/net/eth1/mtu": "9000\n",
             "sys/class/net/eth1/speed": "-1\n",
             "sys/class/net/eth1/carrier_changes": "2\n",
+            "sys/class/net/eth2/mtu": "4200\n",
+            "sys/class/infiniband/mlx5_1/device/net/eth2/mtu": "4200\n",
         }
     )
     (tmp_path / "proc/42/fd").mkdir()
@@ -201,6 +218,9 @@ def test_a_look(daemon: t.Callable[..., Daemon], folder_of: t.Callable[[dict[str
     found = subject.look(docker.api, "i", "d-collective0", 29501, ["eth1", "gone0"], root)
     assert found["identity"].startswith("sha256:") and found["boot"] == "b-1" and len(found["program"]) == 16
     assert found["links"]["eth1"] == {"carrier_changes": 2, "mtu": 9000, "speed": None} and found["links"]["gone0"]["mtu"] is None
+    # NCCL_IB_HCA takes the beginning of a name.
+    links = subject.look(docker.api, "i", "d-collective0", 29501, ["mlx5", "eth1"], root)["links"]
+    assert list(links) == ["eth1", "eth2"] and links["eth2"]["mtu"] == 4200
     assert found["listener"] == {"port": 29501, "pid": 42, "process": "python3", "container": container, "name": "other"} and found["foreign"] is None
     # A proof's own leftover holds the port for a moment more; it is removed before the next one starts.
     docker.containers = {"d-collective0": {"Id": container, "Name": "/d-collective0", "Config": {"Labels": OURS}}}

@@ -144,6 +144,11 @@ def test_a_wrong_element_of_a_sum_is_found(spoil: tuple[int, int] | None, wrong:
     assert rank._wrong(Tensor([[7.0] * 1024 for _row in range(2)])) == wrong
 
 
+@pytest.mark.parametrize("join, expected", [(5, 30.0), (90, 90.0)])
+def test_a_node_that_reads_nccl_from_its_disk_has_as_long_as_for_torch(join: float, expected: float) -> None:
+    assert subject.work({"join": join}) == expected
+
+
 # The parent.
 
 

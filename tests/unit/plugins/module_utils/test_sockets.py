@@ -117,3 +117,15 @@ def test_the_container_that_owns_a_socket(tmp_path: pathlib.Path, folder_of: t.C
 @pytest.mark.parametrize("address, own", [("127.0.0.1", True), ("0.0.0.0", True), ("192.0.2.1", False), ("nonsense", False)])
 def test_an_address_is_the_nodes_own_or_not(address: str, own: bool) -> None:
     assert _sockets.is_own(address) is own
+
+
+def test_another_preflights_listener_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = {"port": 8000, "pid": 7, "process": "fabric-probe", "container": None}
+    server = {"port": 8000, "pid": 9, "process": "vllm", "container": "c"}
+    looks = [[probe], [probe], [server], []]
+    monkeypatch.setattr(_sockets, "listeners", lambda _ports, _proc: looks.pop(0))
+    monkeypatch.setattr(_sockets.time, "sleep", lambda _seconds: None)
+    # What is no probe's is told at once.
+    assert _sockets.settled([8000]) == [server] and looks == [[]]
+    looks[:] = [[probe]] * 2
+    assert _sockets.settled([8000], patience=0) == [probe] and len(looks) == 1

@@ -182,8 +182,8 @@ def test_a_source_that_vanishes_in_the_middle() -> None:
         def vanish() -> None:
             talk, _peer = listener.accept()
             with talk:
-                subject._admit(talk, TOKEN.encode())
-                subject._take_message(talk)
+                subject.admit(talk, TOKEN.encode())
+                subject.take_message(talk)
                 talk.sendall(b"D" + (1000).to_bytes(4, "big") + b"half of it")
 
         threading.Thread(target=vanish, daemon=True).start()

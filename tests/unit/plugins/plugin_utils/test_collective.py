@@ -107,6 +107,8 @@ def test_devices_alone_promise_nothing(environment: dict[str, str], transport: s
 
 def test_the_interfaces_whose_links_count() -> None:
     assert subject.netdevs(change(environment={"NCCL_SOCKET_IFNAME": "=eth1,eth2", "GLOO_SOCKET_IFNAME": "eth1"})) == ["eth1", "eth2"]
+    hcas = "=rocep1s0f0:1,roceP2p1s0f0:1"
+    assert subject.netdevs(change(environment={"NCCL_SOCKET_IFNAME": "eth1", "NCCL_IB_HCA": hcas})) == ["eth1", "roceP2p1s0f0", "rocep1s0f0"]
     assert subject.netdevs(change(environment={})) == []
 
 

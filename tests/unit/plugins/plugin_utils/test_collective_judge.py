@@ -223,6 +223,14 @@ NO_GPU = "RuntimeError: No CUDA GPUs are available"
 def test_what_did_not(head: str, worker: str, cause: str, culprit: str | None, message: str) -> None:
     found = judge(node(0, head), node(1, worker))
     assert (found["verdict"], found["cause"], found["culprit"]) == ("blocked", cause, culprit) and message in found["message"]
+    # What can be given more time by a variable is told with its name.
+    assert ("tp_launch_collective_timeout" in found["remedy"]) is ("import torch" in message)
+
+
+@pytest.mark.parametrize("code, said", [(-9, 137), (-11, 139), (3, 3)])
+def test_a_rank_that_ends_by_a_signal_has_the_exit_code_that_a_container_would_have(code: int, said: int) -> None:
+    found = judge(node(0, output(0, *ALL[:5], codes=(-9,), late=True)), node(1, output(1, *ALL[:5], codes=(code,))))
+    assert (found["verdict"], found["culprit"]) == ("blocked", "spark2") and f"exit code {said}" in found["message"]
 
 
 @pytest.mark.parametrize(
@@ -254,10 +262,21 @@ def test_the_group() -> None:
 
 
 BARE = 'Error response from daemon: failed to create shim task: OCI runtime create failed: exec: "python3": executable file not found in $PATH: unknown'
+CRUN = "Error response from daemon: crun: executable file `python3` not found in $PATH: No such file or directory: OCI runtime attempted to invoke a command"
 NO_TORCH = "Traceback (most recent call last):\n  File \"<string>\", line 1, in <module>\nModuleNotFoundError: No module named 'torch'"
 
 
-@pytest.mark.parametrize("bare", [lambda rank: node(rank, "", BARE), lambda rank: node(rank, output(rank, text=NO_TORCH, codes=(1,)))])
+def test_links_promise_nothing_to_an_image_made_for_processors() -> None:
+    slow = [{**size, "bus_bytes_s": 6e8} for size in SIZES]
+    over = {"connections": [], "sizes": slow, "correct": True}
+    nodes = [node(rank, output(rank, *(name for name in ALL if name != "device"), backend="gloo", **over), rdma=True, hcas=HCAS) for rank in (0, 1)]
+    assert judge(*nodes, link_mbps=200000)["verdict"] == "ready"
+    assert judge(*done(RDMA, sizes=slow, rdma=True), link_mbps=200000)["verdict"] == "slow"
+
+
+@pytest.mark.parametrize(
+    "bare", [lambda rank: node(rank, "", BARE), lambda rank: node(rank, "", CRUN), lambda rank: node(rank, output(rank, text=NO_TORCH, codes=(1,)))]
+)
 def test_an_image_that_cannot_run_it_is_no_reason_to_stop(bare: t.Callable[[int], dict[str, t.Any]]) -> None:
     verdict = judge(bare(0), bare(1))
     assert (verdict["verdict"], verdict["culprit"], verdict["evidence"]) == (None, None, [])

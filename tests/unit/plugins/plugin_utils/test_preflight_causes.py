@@ -101,6 +101,27 @@ def firewall(scene: Scene) -> None:
         pair["tcp"]["29501"] = "timeout"
 
 
+def firewall_on_a_twin(scene: Scene) -> None:
+    # 'ufw allow from 192.168.200.0/24' and no more: what the twins' network is for is RDMA, which no firewall of a node hears of.
+    scene.nodes["spark1"]["preflight"]["firewall"] = {"tool": "ufw", "active": True, "policy": "drop"}
+    for pair in scene.told("spark2", "spark1", TWIN):
+        pair["tcp"]["29501"] = pair["tcp"]["47653"] = "timeout"
+
+
+def filtered_twin(scene: Scene) -> None:
+    macs = {name: scene.rail(name, TWIN)["mac"] for name in scene.nodes}
+    for src, dst in (("spark1", "spark2"), ("spark2", "spark1")):
+        scene.lose(src, dst, netdev=TWIN)
+    for src, dst in (("spark1", "spark2"), ("spark2", "spark1")):
+        for pair in scene.told(src, dst, TWIN):
+            pair.update(macs=[macs[dst]], mac_seen=macs[dst])
+
+
+def unplugged_twin(scene: Scene) -> None:
+    for src, dst in (("spark1", "spark2"), ("spark2", "spark1")):
+        scene.lose(src, dst, netdev=TWIN)
+
+
 def reject(scene: Scene) -> None:
     scene.nodes["spark2"]["preflight"]["firewall"] = {"tool": "ufw", "active": True, "policy": "reject"}
     for pair in scene.told("spark1", "spark2"):
@@ -153,6 +174,11 @@ def slow_tcp(scene: Scene) -> None:
     for src, dst in (("spark1", "spark2"), ("spark2", "spark1")):
         for pair in scene.told(src, dst, RAIL):
             pair.update(by="tcp", mb_s=118.0)
+
+
+def slow_while_it_serves(scene: Scene) -> None:
+    degraded(scene)
+    scene.nodes["spark1"]["preflight"]["listeners"] = [{"port": 8000, "pid": 9, "process": "vllm", "container": "qwen-rank0", "deployment": "qwen"}]
 
 
 def degraded(scene: Scene) -> None:
@@ -300,6 +326,13 @@ CASES: list[tuple[t.Callable[[Scene], None], list[Finding], tuple[str, ...]]] = 
         [("firewall", "blocked", "spark1", "spark2", RAIL)],
         ("port 29501 (rendezvous) is dropped by a firewall (nftables)", "ip saddr 192.168.200.0/24 accept"),
     ),
+    (
+        firewall_on_a_twin,
+        [("firewall", "slow", "spark1", "spark2", TWIN)],
+        ("29501 (rendezvous), 47653 (nccl) is dropped", "'ufw allow from 192.168.200.0/24' and 'ufw allow from 192.168.201.0/24'."),
+    ),
+    (filtered_twin, [("reach", "slow", "spark1", "spark2", TWIN)], ("nothing that either sends arrives at the other", "a firewall on either end")),
+    (unplugged_twin, [("reach", "blocked", "spark1", "spark2", TWIN)], ("nothing that either sends arrives at the other", "Check the cable")),
     (reject, [("firewall", "blocked", "spark2", "spark1", RAIL)], ("47653 (nccl) is refused (No route to host) by a firewall (ufw)", "ufw allow from")),
     (api, [("firewall", "slow", "spark1", "spark2", RAIL)], ("8000 (api) is dropped",)),
     (clock, [("clock", "slow", "spark2", "spark1", None)], ("its clock is 300 s ahead of spark1's, and it is not synchronised", "timedatectl set-ntp true")),
@@ -312,7 +345,7 @@ CASES: list[tuple[t.Callable[[Scene], None], list[Finding], tuple[str, ...]]] = 
     (image, [("image", "slow", "spark2", "spark1", None)], ("vllm:1 is another image there (0123456789ab) than on spark1 (77ab01c2d3e4)", "A deploy brings")),
     (machine, [("image", "blocked", "spark2", None, None)], ("vllm:1 is for amd64, and the node is arm64",)),
     (port, [("ports", "blocked", "spark1", None, None)], ("port 29501 (rendezvous) is taken by process 4711 (nc)", "another rendezvous_port")),
-    (other_preflight, [("ports", "blocked", "spark1", None, None)], ("is taken by process 4711 (fabric-probe)", "it ends by itself")),
+    (other_preflight, [("ports", "blocked", "spark1", None, None)], ("is taken by process 4711 (fabric-probe)", "should have ended by itself")),
     (other_rank, [("ports", "blocked", "spark1", None, None)], ("port 8000 (api) is taken by container old-rank0", "another port")),
     (
         slow_tcp,
@@ -323,6 +356,11 @@ CASES: list[tuple[t.Callable[[Scene], None], list[Finding], tuple[str, ...]]] = 
         degraded,
         [("bandwidth", "blocked", "spark1", "spark2", TWIN)],
         ("13 Gb/s from spark1 to spark2 by ib_write_bw, where 200 Gb/s of link give 80 Gb/s", "power taken off"),
+    ),
+    (
+        slow_while_it_serves,
+        [("bandwidth", "slow", "spark1", "spark2", TWIN)],
+        ("qwen serves over the same link; measure again when it is stopped. If it is as slow then: look for a limit",),
     ),
     (
         kernel,

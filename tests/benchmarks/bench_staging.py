@@ -1,0 +1,358 @@
+#!/usr/bin/env python3
+# Copyright (c) 2026, The sparkstack.inference developers
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What bringing a model and an image to another node costs, against rsync over ssh, docker save piped to docker load, and the least that is possible.
+
+Needs root, and three times --gigabytes of disk: it makes the lab's nodes ready when they are not. Every way is taken --turns times in turn, each with
+an empty page cache and an empty target, and medians count. Of model_sync and docker_image_sync the time is their own, from the first question of the
+receiver to its last file; the whole run of Ansible is told beside. The limit is a program of 40 lines that sends by sendfile(2) in two streams and
+writes by direct I/O, and compares, resumes and proves nothing. Prints to standard error each time, then these figures:
+
+    staging_vs_rsync_ssh      time of rsync -a over ssh to that of model_sync
+    staging_vs_limit          time of the limit to that of model_sync
+    staging_cpu_s_per_gb      processor seconds of both nodes together for 10**9 bytes
+    page_cache_share          of the tree's size, what of it is in a node's page cache afterwards, of the worse node
+    image_delta_bytes_share   of an image whose small top layer has changed, the bytes that moved
+    image_delta_vs_save_load  time of docker save | ssh docker load of it to that of docker_image_sync
+    fanout_4_vs_1             time of model_sync to four nodes to that to one
+
+The lab's nodes share this machine's disk and processors: on real nodes four of them do not write to one disk, so the last figure is an upper bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+import typing as t
+
+LAB = pathlib.Path(__file__).resolve().parents[1] / "lab"
+sys.path.insert(0, str(LAB))
+import play  # noqa: E402 - lies beside the lab's tests
+
+SOURCE, TARGET = "/srv/bench-staging/model", "/srv/bench-staging/other"
+SHARD = 512 << 20
+KEY = "/root/bench_staging"
+IMAGE = "bench/staging"
+
+LAY = """
+import json, os, sys
+folder, total, shard = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+os.makedirs(folder, exist_ok=True)
+count = max(1, total // shard)
+block = os.urandom(16 << 20)
+for number in range(1, count + 1):
+    name = f"model-{number:05d}-of-{count:05d}.safetensors"
+    head = json.dumps({"t": {"dtype": "U8", "shape": [shard], "data_offsets": [0, shard]}}).encode()
+    with open(f"{folder}/{name}", "wb") as stream:
+        stream.write(len(head).to_bytes(8, "little") + head)
+        for turn in range(shard // len(block)):
+            stream.write(block[turn + number:] + block[:turn + number])
+json.dump({"model_type": "qwen3"}, open(f"{folder}/config.json", "w"))
+"""
+LIMIT = """
+import mmap, os, socket, struct, sys, threading, time
+role, address, folder = sys.argv[1:4]
+STEP, STREAMS, PORT = 4 << 20, 2, 7791
+def receive(talk):
+    room = memoryview(mmap.mmap(-1, STEP))
+    while head := talk.recv(12, socket.MSG_WAITALL):
+        number, left = struct.unpack("!IQ", head)
+        size, file = left, os.open(f"{folder}/{number}", os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o644)
+        while left:
+            want = got = min(STEP, left)
+            while got:
+                got -= talk.recv_into(room[want - got:want], 0, socket.MSG_WAITALL)
+            os.write(file, room[:-(-want // 4096) * 4096])
+            left -= want
+        os.ftruncate(file, size)
+        os.fsync(file)
+        os.close(file)
+    talk.sendall(b"k")
+def send(names):
+    talk = socket.create_connection((address, PORT))
+    for number, name in names:
+        file = os.open(f"{folder}/{name}", os.O_RDONLY)
+        size, done = os.fstat(file).st_size, 0
+        talk.sendall(struct.pack("!IQ", number, size))
+        while done < size:
+            done += os.sendfile(talk.fileno(), file, done, size - done)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+    talk.shutdown(socket.SHUT_WR)
+    assert talk.recv(1) == b"k"
+if role == "receive":
+    os.makedirs(folder, exist_ok=True)
+    server = socket.create_server((address, PORT))
+    threads = [threading.Thread(target=receive, args=(server.accept()[0],)) for _ in range(STREAMS)]
+else:
+    names = list(enumerate(sorted(os.listdir(folder))))
+    threads = [threading.Thread(target=send, args=(names[start::STREAMS],)) for start in range(STREAMS)]
+begun = time.monotonic()
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(time.monotonic() - begun)
+"""
+# What the page cache holds of a folder's files, by mincore(2).
+CACHED = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+lowest = bytes(byte & 1 for byte in range(256))
+held = 0
+for folder, _folders, names in os.walk(sys.argv[1]):
+    for name in names:
+        number = os.open(os.path.join(folder, name), os.O_RDONLY)
+        size = os.fstat(number).st_size
+        if size:
+            there = ctypes.create_string_buffer(-(-size // 4096))
+            where = libc.mmap(None, size, 1, 1, number, 0)
+            libc.mincore(where, size, there)
+            held += 4096 * there.raw.translate(lowest).count(1)
+        os.close(number)
+print(held)
+"""
+
+
+class Cost(t.NamedTuple):
+    """Of one copy: its seconds, those of the processors of both nodes, and the share of it in the page cache of the worse node."""
+
+    seconds: float
+    cpu: float
+    cached: float
+    whole: float = 0.0
+
+
+def python(program: str, *words: str) -> str:
+    return " ".join(shlex.quote(word) for word in ("python3", "-c", program, *words))
+
+
+def address(number: int) -> str:
+    return f"192.168.200.{10 + number}"
+
+
+def cpu(node: str) -> float:
+    """The processor seconds of a node so far."""
+    old = pathlib.Path("/sys/fs/cgroup/cpuacct/sparklab", node, "cpuacct.usage")
+    if old.exists():
+        return int(old.read_text()) / 1e9
+    lines = dict(line.split() for line in pathlib.Path("/sys/fs/cgroup/sparklab", node, "cpu.stat").read_text().splitlines())
+    return int(lines["usage_usec"]) / 1e6
+
+
+def empty(nodes: t.Iterable[str]) -> None:
+    """Targets and page caches are empty, and no digest is remembered."""
+    for node in nodes:
+        play.node(node, f"rm -rf {TARGET} /var/cache/sparkstack/staging")
+    os.sync()
+    pathlib.Path("/proc/sys/vm/drop_caches").write_text("3\n")
+
+
+def copying(size: int, copy: t.Callable[[], tuple[float, float]]) -> Cost:
+    """One copy to the second node. :param copy: returns its seconds, and those of the whole run."""
+    nodes = ("spark1", "spark2")
+    empty(nodes)
+    before = sum(cpu(node) for node in nodes)
+    seconds, whole = copy()
+    used = sum(cpu(node) for node in nodes) - before
+    cached = max(int(play.node(node, python(CACHED, folder))) for node, folder in (("spark1", SOURCE), ("spark2", TARGET)))
+    return Cost(seconds, used, cached / size, whole)
+
+
+def timed(command: str) -> tuple[float, float]:
+    """A command on the head, by the head's own clock."""
+    begun, ended = play.node("spark1", f"set -e; begun=$(date +%s.%N); {command} >/dev/null; echo $begun $(date +%s.%N)").split()
+    return float(ended) - float(begun), float(ended) - float(begun)
+
+
+def module(name: str, arguments: dict[str, t.Any], nodes: int = 2) -> tuple[dict[str, dict[str, t.Any]], float]:
+    """What a module returns on the nodes, and the seconds of the whole run."""
+    hosts = [f"spark{number}" for number in range(1, nodes + 1)]
+    addresses = {host: address(number) for number, host in enumerate(hosts, start=1)}
+    given = {"source": "spark1", "address": "{{ " + json.dumps(addresses) + "[inventory_hostname] }}", **arguments}
+    command = [str(play.BIN / "ansible"), ",".join(hosts), "-i", play.inventory(), "--forks", str(nodes), "-b", "-m", f"sparkstack.inference.{name}"]
+    begun = time.monotonic()
+    done = subprocess.run(
+        [*command, "-a", json.dumps(given)],
+        env={**play.environment(), "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json", "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1"},
+        cwd=play.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"bench_staging: {name} ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout[done.stdout.index("{\n") :])["plays"][0]["tasks"][0]["hosts"], time.monotonic() - begun
+
+
+def model_sync(nodes: int = 2, **arguments: t.Any) -> tuple[float, float]:
+    found, whole = module("model_sync", {"path": SOURCE, "dest": TARGET, "progress": 0, **arguments}, nodes)
+    return max(found[f"spark{number}"]["seconds"] for number in range(2, nodes + 1)), whole
+
+
+def limit() -> tuple[float, float]:
+    with subprocess.Popen(
+        [str(play.LAB), "shell", "spark2", f"sudo {python(LIMIT, 'receive', address(2), TARGET)}"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    ) as receiver:
+        deadline = time.monotonic() + 30
+        while "7791" not in play.node("spark2", "ss -Hltn"):
+            if time.monotonic() > deadline:
+                sys.exit("bench_staging: the receiver of the bare copy does not listen after 30 s.")
+            time.sleep(0.1)
+        seconds = float(play.node("spark1", python(LIMIT, "send", address(2), SOURCE)))
+        receiver.wait(60)
+    return seconds, seconds
+
+
+def trust() -> None:
+    """Have the head's root log in on the second node without a question, as rsync and docker load over ssh need."""
+    play.node("spark1", f"rm -f {KEY}*; ssh-keygen -q -t ed25519 -N '' -f {KEY}; ssh-keyscan -t ed25519 {address(2)} > {KEY}.hosts 2>/dev/null")
+    public = play.node("spark1", f"cat {KEY}.pub").strip()
+    play.node("spark2", f"mkdir -p -m 700 /root/.ssh; echo {shlex.quote(public + ' bench_staging')} >> /root/.ssh/authorized_keys")
+
+
+def distrust() -> None:
+    play.node("spark1", f"rm -f {KEY}*")
+    play.node("spark2", "sed -i '/bench_staging/d' /root/.ssh/authorized_keys")
+
+
+def ssh(cipher: str = "") -> str:
+    return f"ssh -i {KEY} -o BatchMode=yes -o UserKnownHostsFile={KEY}.hosts{' -c ' + cipher if cipher else ''}"
+
+
+def rsync(cipher: str = "") -> tuple[float, float]:
+    play.node("spark2", f"mkdir -p {TARGET}")
+    return timed(f"rsync -a -e {shlex.quote(ssh(cipher))} {SOURCE}/ root@{address(2)}:{TARGET}/")
+
+
+def tell(name: str, costs: t.Sequence[Cost], size: int) -> Cost:
+    """The medians of a way, which are written down."""
+    found = Cost(*(statistics.median(cost[field] for cost in costs) for field in range(len(Cost._fields))))
+    sys.stderr.write(
+        f"{name}: {found.seconds:.2f} s ({', '.join(f'{cost.seconds:.2f}' for cost in costs)}), {size / 1e9 / found.seconds:.2f} GB/s,"
+        f" {found.cpu / (size / 1e9):.2f} CPU s/GB, {100 * found.cached:.2f} % in the page cache, whole run {found.whole:.1f} s\n"
+    )
+    return found
+
+
+def models(size: int, turns: int) -> None:
+    """Each way to bring the tree to the second node."""
+    ways: dict[str, t.Callable[[], tuple[float, float]]] = {
+        "model_sync": model_sync,
+        "model_sync with tls": lambda: model_sync(tls=True),
+        "model_sync with sha256": lambda: model_sync(digest="sha256"),
+        "the limit": limit,
+        "rsync over ssh": rsync,
+        "rsync over ssh with aes128-gcm": lambda: rsync("aes128-gcm@openssh.com"),
+    }
+    costs: dict[str, list[Cost]] = {name: [] for name in ways}
+    for _turn in range(turns):
+        for name, way in ways.items():
+            costs[name].append(copying(size, way))
+    told = {name: tell(name, found, size) for name, found in costs.items()}
+    own = told["model_sync"]
+    sys.stdout.write(f"figure staging_vs_rsync_ssh {told['rsync over ssh'].seconds / own.seconds:.2f} ratio\n")
+    sys.stdout.write(f"figure staging_vs_limit {told['the limit'].seconds / own.seconds:.2f} ratio\n")
+    sys.stdout.write(f"figure staging_cpu_s_per_gb {own.cpu / (size / 1e9):.2f} s\n")
+    sys.stdout.write(f"figure page_cache_share {own.cached:.4f} share\n")
+    empty(("spark2",))
+    model_sync()
+    found, whole = module("model_sync", {"path": SOURCE, "dest": TARGET})
+    sys.stderr.write(f"model_sync again, nothing changed: {found['spark2']['bytes_sent']} bytes, whole run {whole:.1f} s\n")
+    empty(("spark2",))
+
+
+def build(tag: str, base: str, size: int) -> None:
+    play.node(
+        "spark1",
+        f"set -e; rm -rf /root/bench; mkdir /root/bench; cd /root/bench; head -c {size} /dev/urandom > file;"
+        f" printf 'FROM {base}\\nCOPY file /file-{tag}\\n' > Dockerfile; docker build -q -t {IMAGE}:{tag} . >/dev/null; rm -rf /root/bench",
+    )
+
+
+def images(turns: int, size: int) -> None:
+    """An image whose small top layer has changed."""
+    remove = f"docker images -q --filter reference='{IMAGE}' | sort -u | xargs -r docker rmi -f >/dev/null"
+    build("base", "scratch", size)
+    ours, theirs, shares = [], [], []
+    try:
+        for turn in range(turns):
+            build(f"delta{turn}", f"{IMAGE}:base", 20_000)
+            for way in ("sync", "pipe"):
+                play.node("spark2", remove)
+                module("docker_image_sync", {"image": f"{IMAGE}:base"})
+                if way == "sync":
+                    found, _whole = module("docker_image_sync", {"image": f"{IMAGE}:delta{turn}"})
+                    ours.append(found["spark2"]["seconds"])
+                    shares.append(found["spark2"]["bytes_sent"] / found["spark2"]["bytes_total"])
+                else:
+                    theirs.append(timed(f"docker save {IMAGE}:delta{turn} | {ssh()} root@{address(2)} docker load")[0])
+    finally:
+        for node in ("spark1", "spark2"):
+            play.node(node, remove)
+    sys.stderr.write(f"image of {size / 1e9:.1f} GB, 20 kB changed: docker_image_sync {ours}, docker save | ssh docker load {theirs}\n")
+    sys.stdout.write(f"figure image_delta_bytes_share {statistics.median(shares):.5f} share\n")
+    sys.stdout.write(f"figure image_delta_vs_save_load {statistics.median(theirs) / statistics.median(ours):.2f} ratio\n")
+
+
+def fanout(gigabytes: float, turns: int, memory: str) -> None:
+    """To one node, and to four."""
+    before = f"{json.loads(play.lab('status', '--json', ok=(0, 1)))['nodes'][0]['memory_limit'] >> 30}G"
+    play.empty("spark1", "spark2")
+    play.lab("up", "--nodes", "5", "--memory", memory)
+    nodes = [f"spark{number}" for number in range(1, 6)]
+    times: dict[int, list[float]] = {2: [], 5: []}
+    try:
+        play.node("spark1", f"rm -rf {SOURCE}")
+        play.node("spark1", python(LAY, SOURCE, str(int(gigabytes * 1e9)), str(SHARD // 4)))
+        for _turn in range(turns):
+            for count, found in times.items():
+                empty(nodes)
+                found.append(model_sync(count)[0])
+    finally:
+        for node in nodes:
+            play.node(node, "rm -rf /srv/bench-staging /var/cache/sparkstack/staging")
+        play.lab("up", "--nodes", "2", "--memory", before)
+    sys.stderr.write(f"{gigabytes} GB to one node {times[2]} s, to four {times[5]} s\n")
+    sys.stdout.write(f"figure fanout_4_vs_1 {statistics.median(times[5]) / statistics.median(times[2]):.2f} ratio\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gigabytes", type=float, default=8, help="size of the tree (default: 8)")
+    parser.add_argument("--image-megabytes", type=int, default=500, help="size of the image (default: 500)")
+    parser.add_argument("--fanout-gigabytes", type=float, default=2, help="size of the tree for five nodes (default: 2; 0: leave it out)")
+    parser.add_argument("--memory", default="1500M", help="limit of each of the five nodes (default: 1500M)")
+    parser.add_argument("--turns", type=int, default=3, help="how often each way is taken (default: 3)")
+    options = parser.parse_args()
+    if os.geteuid():
+        sys.exit("bench_staging: the lab's nodes need root: run it with sudo.")
+    play.lab("up", "--nodes", "2")
+    play.empty("spark1", "spark2")
+    trust()
+    try:
+        play.node("spark1", "rm -rf /srv/bench-staging")
+        play.node("spark1", python(LAY, SOURCE, str(int(options.gigabytes * 1e9)), str(SHARD)))
+        models(int(play.node("spark1", f"find {SOURCE} -type f -printf '%s\\n' | awk '{{ s += $1 }} END {{ print s }}'")), options.turns)
+        images(options.turns, options.image_megabytes * 10**6)
+    finally:
+        for node in ("spark1", "spark2"):
+            play.node(node, "rm -rf /srv/bench-staging /var/cache/sparkstack/staging")
+        distrust()
+    if options.fanout_gigabytes:
+        fanout(options.fanout_gigabytes, options.turns, options.memory)
+
+
+if __name__ == "__main__":
+    main()
