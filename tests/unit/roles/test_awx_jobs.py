@@ -103,6 +103,7 @@ class Project(Ways):
             **SERVING,
             "inference_plan": [{"plan": plan("L2", "new", engine="sglang")}],
             "deployment_lock": [MINE],
+            "docker_image_info": [{"images": [{"Id": "i"}]}],
             "diagnosis_plan": [{"plan": {"json": "", "bundle": ""}}],
             "gpu_memory_facts": [{"ansible_facts": {"gpu_memory": MEMORY}}],
             "fabric_facts spark1": [{"ansible_facts": {"fabric": {"address": "192.168.200.11"}}}],
