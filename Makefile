@@ -18,7 +18,7 @@ BIN := $(abspath $(VENV))/bin
 export ANSIBLE_COLLECTIONS_PATH := $(abspath build/collections)
 export LC_ALL := C.UTF-8
 
-.PHONY: demo test gates lint unit sanity importer integration lab-tests bench faults venv venv-lab venv-unit collection lab engine clean
+.PHONY: demo test gates lint unit sanity importer integration lab-tests bench faults venv venv-lab venv-unit collection lab engine browser clean
 
 # The whole path on two nodes of this machine: nothing to a printed completion.
 demo: collection engine
@@ -33,7 +33,7 @@ lint: venv collection
 unit: venv-unit
 	$(BIN)/pytest -n auto --dist loadfile tests/unit
 
-lab-tests: venv collection engine
+lab-tests: venv collection engine browser
 	$(BIN)/pytest --durations=25 --durations-min=20 tests/lab tests/integration
 
 # What a published collection is held to, on the lowest and the newest core. Environments are kept in build/.
@@ -59,6 +59,10 @@ lab: $(VENV)/.done-lab
 
 engine: lab
 	@tests/lab/engine/install
+
+# In which the report is looked at.
+browser:
+	@command -v chromium-headless-shell chromium > /dev/null || { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium-headless-shell; }
 
 venv: $(VENV)/.done
 venv-lab: $(VENV)/.done-lab

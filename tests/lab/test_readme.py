@@ -65,6 +65,10 @@ def test_the_table_of_commands(clone: Clone) -> None:
             # The recipe of the README was never launched here; test_deploy.py goes back to a launch that was.
             said = " ".join(run(command, clone, code=2).split())
             assert "There is no launch of 'qwen3.5-122b-a10b-fp8' to go back to" in said
+        elif "inference.report " in command:
+            # Nor is there a record of it; test_deploy.py makes a report of a launch that was.
+            said = " ".join(run(command, clone, code=2).split())
+            assert "There is no record of 'qwen3.5-122b-a10b-fp8', neither in" in said
         elif command.startswith(("ansible-playbook ", "ansible ")):
             run(command, clone)
         elif command.startswith("-e"):

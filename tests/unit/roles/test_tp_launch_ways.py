@@ -82,7 +82,7 @@ class Ways:
             (tasks / "main.yml").write_text("- sparkstack.inference.other:\n")
         docker = folder / "ansible_collections" / "community" / "docker" / "plugins" / "action"
         docker.mkdir(parents=True)
-        for name in ("docker_image_tag", "docker_container"):
+        for name in ("docker_host_info", "docker_image_info", "docker_image_tag", "docker_container"):
             (docker / f"{name}.py").write_text(STAND_IN)
         for path in [*(ROOT / "plugins" / "modules").glob("*.py"), pathlib.Path("other.py")]:
             (here / "plugins" / "action" / path.name).write_text(STAND_IN)
