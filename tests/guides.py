@@ -86,6 +86,8 @@ STEPS = (
     Step("verdict", f"{PLAYBOOK}diagnose -i sparks.ini -e strict=true", "READY", changes=False),
     Step("verdict", f"{PLAYBOOK}diagnose -e logs=head.log,worker.log", "FAILED"),
     Step("verdict", f"{PLAYBOOK}diagnose -i sparks.ini -e bundle=support.tar.gz", "The support bundle is"),
+    Step("verdict", f"{PLAYBOOK}report -i sparks.ini -e deployment={DEPLOYMENT} -e tp_launch_report=launch.html", "answered"),
+    Step("verdict", f"{PLAYBOOK}health -i sparks.ini", "", changes=False),
     # It serves with a key.
     Step("security", "ansible-vault encrypt --vault-password-file vault-password secrets.yml", "Encryption successful"),
     Step("security", "ansible-playbook deploy_qwen.yml -i sparks.ini -e @secrets.yml --vault-password-file vault-password", "answered", changes=True),

@@ -85,6 +85,8 @@ def test_a_command_of_the_guides(clone: Clone, step: guides.Step) -> None:
         assert any(run.changed.values()) is step.changes, f"{step.command}\n{run.output}"
     if "json=" in step.command:
         assert json.loads((clone.folder / re.findall(r"json=(\S+)", step.command)[0]).read_text())
+    if "tp_launch_report=" in step.command:
+        assert guides.DEPLOYMENT in (clone.folder / "launch.html").read_text()
     if "bundle=" in step.command:
         assert (clone.folder / "support.tar.gz").stat().st_mode & 0o777 == 0o600
     if "encrypt" in step.command:

@@ -26,7 +26,15 @@ RAILS = [
     {"address": None, "used": True},
 ]
 MODULES = ("model_sync", "model_manifest_info", "fabric_facts", "docker_image_sync", "inference_info", "deployment_lock")
-RECIPE = {"deployment": "some", "hosts": ["spark1", "spark2"], "model_path": "/of/recipe", "image": "recipe:1", "port": 1, "rendezvous_port": 2, "ready_timeout": 9}
+RECIPE = {
+    "deployment": "some",
+    "hosts": ["spark1", "spark2"],
+    "model_path": "/of/recipe",
+    "image": "recipe:1",
+    "port": 1,
+    "rendezvous_port": 2,
+    "ready_timeout": 9,
+}
 STUBS = {
     "node_prep/main": [{"sparkstack.inference.docker_image_sync": {"image": "prepared"}}],
     "image_sync/main": [{"sparkstack.inference.docker_image_sync": {"image": "{{ image_sync_image }}"}}],
