@@ -63,7 +63,7 @@ STEPS = (
     Step("two_sparks", 'ansible head -i sparks.ini -m ansible.builtin.uri -a "url=http://localhost:30000/v1/models return_content=true"', '"status": 200'),
     Step("two_sparks", f"{PLAYBOOK}status -i sparks.ini", DEPLOYMENT, changes=False),
     Step("four_sparks", f"{PLAYBOOK}fabric_configure -i sparks.ini --check --diff", "192.168.200.0/24"),
-    Step("four_sparks", f"{PLAYBOOK}preflight -i sparks.ini -e json=preflight.json -e preflight_expected_speed_mbps=200000", "Preflight of 2 nodes"),
+    Step("four_sparks", f"{PLAYBOOK}preflight -i sparks.ini -e json=preflight.json", "Preflight of 2 nodes"),
     Step("four_sparks my_model", f"{PLAYBOOK}deploy -i sparks.ini -e tp_launch_recipe=my-recipe.yml --check --diff", "", changes=False),
     Step("four_sparks", f"{PLAYBOOK}deploy -i sparks.ini -e tp_launch_recipe=my-recipe.yml -e model_staging_sync=true", "", changes=False),
     Step("engines", "ansible-playbook deploy_qwen.yml -i sparks.ini -e tp_launch_engine=vllm --check --diff", "", changes=False),
