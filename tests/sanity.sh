@@ -18,6 +18,9 @@ mkdir -p "$tree"
 tar --extract --gzip --file "$work"/artifact/*.tar.gz --directory "$tree"
 # A build puts what galaxy.yml says into MANIFEST.json; the tests read the former.
 cp galaxy.yml "$tree"
+# They take what git knows there, and this checkout ignores its own build folder.
+git -C "$tree" init --quiet
+git -C "$tree" add --all --force
 # Its environments take pip by a script from a server of its own. This one does the same with the pip that Python brings, and stands where the
 # script would, in a home of the test's own; where packages come from is still the user's to say.
 home=$work/home
@@ -38,6 +41,10 @@ begin=$SECONDS
 if ! (cd "$tree" && HOME=$home PATH=$bin:$pythons:$PATH "$bin/ansible-test" sanity --color no --verbose > "$log" 2>&1); then
     grep -E '^(ERROR|FATAL)' "$log" || tail -n 30 "$log"
     echo "sanity: failed; all of it is in $log" >&2
+    exit 1
+fi
+if ! grep -q '^Running sanity test' "$log"; then
+    echo "sanity: no test was run; all of it is in $log" >&2
     exit 1
 fi
 # What was left out is told, and why: without a program that it needs, a test is passed over.
