@@ -55,18 +55,30 @@ def escaped(child: Child) -> Markup:
     return Markup("".join(escaped(each) for each in child))
 
 
-def tag(name: str, /, *children: Child, **attributes: t.Any) -> Markup:
+def tag(element: str, /, *children: Child, **attributes: t.Any) -> Markup:
     """An element.
 
     :param attributes: C(class_) for class, C(aria_label) for aria-label; those that are None or False are left out.
     :raises ValueError: for a name that is none, and for an attribute that would run or fetch something.
     """
-    if not _NAME.fullmatch(name) or name.lower() in ("script", "iframe", "object", "embed", "link", "base", "form", "img", "image", "foreignobject", "use"):
-        raise ValueError(f"'{name}' is no element of a report.")
+    if not _NAME.fullmatch(element) or element.lower() in (
+        "script",
+        "iframe",
+        "object",
+        "embed",
+        "link",
+        "base",
+        "form",
+        "img",
+        "image",
+        "foreignobject",
+        "use",
+    ):
+        raise ValueError(f"'{element}' is no element of a report.")
     told = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None and value is not False)
-    if name in _VOID:
-        return Markup(f"<{name}{told}>")
-    return Markup(f"<{name}{told}>{escaped(children)}</{name}>")
+    if element in _VOID:
+        return Markup(f"<{element}{told}>")
+    return Markup(f"<{element}{told}>{escaped(children)}</{element}>")
 
 
 def _attribute(key: str, value: t.Any) -> str:

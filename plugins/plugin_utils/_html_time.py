@@ -107,7 +107,7 @@ def _came(at: int, here: int) -> str:
 def chart(nodes: Named) -> Markup:
     """Each rank's phases as a bar over the time that all share; nothing where no log tells a time."""
     bars = [(name, node, spans(node)) for name, node in nodes]
-    drawn = [bar for bar in bars if bar[2]]
+    drawn = [one for one in bars if one[2]]
     if not drawn:
         return Markup()
     longest = max(all_of[-1].end - all_of[0].begin for _name, _node, all_of in drawn)
