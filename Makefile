@@ -29,7 +29,7 @@ demo: collection engine
 	$(BIN)/ansible-playbook deploy_qwen.yml -i "$$(tests/lab/lab inventory)" $(ARGS)
 
 # Everything: lint, documentation, units, the built artifact, and the real thing on the lab's nodes.
-test: lint unit lab-tests
+test: lint unit importer lab-tests
 
 lint: venv collection
 	tests/lint.sh
