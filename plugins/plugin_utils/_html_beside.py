@@ -75,7 +75,7 @@ def _transfers(moved: Given) -> Markup:
                 continue
             rate = number(each.get("throughput_mb_s"))
             rate = sent / 1e6 / seconds if rate is None and seconds else rate
-            told = size(sent) if sent else "nothing was missing"
+            told = size(sent) if sent else "nothing"
             rows.append([node, str(each.get("what") or "image"), told, duration(seconds) if seconds else "", f"{rate:.0f} MB/s" if rate and sent else ""])
     if not rows:
         return Markup()

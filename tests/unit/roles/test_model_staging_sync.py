@@ -26,7 +26,15 @@ RAILS = [
     {"address": None, "used": True},
 ]
 MODULES = ("model_sync", "model_manifest_info", "fabric_facts", "docker_image_sync", "inference_info", "deployment_lock")
-RECIPE = {"deployment": "some", "hosts": ["spark1", "spark2"], "model_path": "/of/recipe", "image": "recipe:1", "port": 1, "rendezvous_port": 2, "ready_timeout": 9}
+RECIPE = {
+    "deployment": "some",
+    "hosts": ["spark1", "spark2"],
+    "model_path": "/of/recipe",
+    "image": "recipe:1",
+    "port": 1,
+    "rendezvous_port": 2,
+    "ready_timeout": 9,
+}
 STUBS = {
     "node_prep/main": [{"sparkstack.inference.docker_image_sync": {"image": "prepared"}}],
     "image_sync/main": [{"sparkstack.inference.docker_image_sync": {"image": "{{ image_sync_image }}"}}],
@@ -75,8 +83,12 @@ class Scene:
         tasks = [
             {"ansible.builtin.include_role": {"name": "sparkstack.inference.model_staging"}, "vars": given},
             {"ansible.builtin.debug": {"msg": "manifest of {{ model_staging_manifest.digest }}"}},
-            {"ansible.builtin.debug": {"msg": "{{ model_staging_moved.what }}: {{ model_staging_moved.bytes_sent // 1000 }} kB in {{ model_staging_moved.seconds }}"},
-             "when": "model_staging_moved is defined"},
+            {
+                "ansible.builtin.debug": {
+                    "msg": "{{ model_staging_moved.what }}: {{ model_staging_moved.bytes_sent // 1000 }} kB in {{ model_staging_moved.seconds }}"
+                },
+                "when": "model_staging_moved is defined",
+            },
         ]
         (self.folder / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "tasks": tasks}]))
         return self.run("play.yml", *words)
