@@ -37,8 +37,9 @@ PLAN: dict[str, t.Any] = {
     "planned": {},
 }  # fmt: skip
 BESIDE: dict[str, t.Any] = {
-    "transfers": {"spark1": {"bytes_sent": 0, "seconds": 1.2, "throughput_mb_s": 0.0},
-                  "spark2": {"bytes_sent": 18 * GIB, "seconds": 33.0, "throughput_mb_s": 585.7}},
+    "transfers": {"spark1": [{"what": "model, from the hub", "bytes_sent": 117 * GIB, "seconds": 2100.0}, {}, {"bytes_sent": 0, "seconds": 1.2}],
+                  "spark2": [{}, {"what": "model", "bytes_sent": 117 * GIB, "seconds": 61.2, "throughput_mb_s": 2053.0},
+                             {"what": "image", "bytes_sent": 18 * GIB, "seconds": 33.0, "throughput_mb_s": 585.7}]},
     "preflight": {
         "result": "slow", "nodes": ["spark1", "spark2"],
         "checks": [

@@ -49,8 +49,8 @@ options:
   beside:
     description:
       - What else is known of the launch. C(transfers) has for each node C(bytes_sent), C(seconds) and C(throughput_mb_s), as
-        M(sparkstack.inference.docker_image_sync) returns them, C(preflight) is the RV(sparkstack.inference.preflight_report#module:report), and
-        C(collective) what M(sparkstack.inference.collective_proof) returned. Each may be missing.
+        M(sparkstack.inference.docker_image_sync) returns them, and C(what) it is, or a list of such. C(preflight) is the
+        RV(sparkstack.inference.preflight_report#module:report), and C(collective) what M(sparkstack.inference.collective_proof) returned. Each may be missing.
     type: dict
     default: {}
 seealso:

@@ -68,14 +68,15 @@ def _collective(proof: Given) -> Markup:
 def _transfers(moved: Given) -> Markup:
     """What came to each node, and how fast."""
     rows: list[t.Sequence[t.Any]] = []
-    for node, each in sorted(moved.items()):
-        sent, seconds = number(mapping(each).get("bytes_sent")), number(mapping(each).get("seconds"))
-        if sent is None:
-            continue
-        rate = number(mapping(each).get("throughput_mb_s"))
-        rate = sent / 1e6 / seconds if rate is None and seconds else rate
-        told = size(sent) if sent else "nothing was missing"
-        rows.append([node, str(mapping(each).get("what") or "image"), told, duration(seconds) if seconds else "", f"{rate:.0f} MB/s" if rate and sent else ""])
+    for node, given in sorted(moved.items()):
+        for each in map(mapping, sequence(given) or [given]):
+            sent, seconds = number(each.get("bytes_sent")), number(each.get("seconds"))
+            if sent is None:
+                continue
+            rate = number(each.get("throughput_mb_s"))
+            rate = sent / 1e6 / seconds if rate is None and seconds else rate
+            told = size(sent) if sent else "nothing"
+            rows.append([node, str(each.get("what") or "image"), told, duration(seconds) if seconds else "", f"{rate:.0f} MB/s" if rate and sent else ""])
     if not rows:
         return Markup()
     return Markup(tag("h3", "What was brought") + table(["node", "what", "bytes", "took", "rate"], rows, "What came to each node", numbers=(2, 3, 4)))

@@ -111,6 +111,7 @@ def _picture(memory: Memory, node: Node, origin: float, whole: float) -> Markup:
     low = min(value for _at, value in memory.points)
     parts += _line("plan", memory.left, y, "when loaded, the plan leaves", "start")
     parts += _line("floor", memory.floor, y, "the guard's floor", "end")
+    parts.append(_amounts(y))
     words = f"{memory.name}: {size(memory.points[0][1])} available at first, {size(low)} at the lowest, of {size(memory.total)}; told by {memory.source}"
     label = f"Available memory of {words}. The table below has the same numbers."
     picture = tag("svg", *parts, width="100%", height=_TOP + _HIGH + _AXIS, role="img", aria_label=label)
@@ -133,9 +134,12 @@ def _levels(y: _Height) -> Markup:
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         at = y.of(y.total * share)
         parts.append(tag("line", x1="0", x2="100%", y1=at, y2=at, class_="faint" if share else "axis"))
-        if share in (0.5, 1.0):
-            parts.append(tag("text", size(y.total * share), x="2", y=at + 13, class_="soft"))
     return Markup("".join(parts))
+
+
+def _amounts(y: _Height) -> Markup:
+    """What the levels stand for; over everything, as a curve begins at the top."""
+    return Markup("".join(tag("text", size(y.total * share), x="2", y=y.of(y.total * share) + 13, class_="soft") for share in (0.5, 1.0)))
 
 
 def _times(whole: float) -> Markup:

@@ -141,6 +141,8 @@ def _stood(nodes: _html_time.Named, verdict: t.Mapping[str, t.Any]) -> Markup:
         title = tag("h3", tag("span", sign, class_=f"{kind}-word", aria_hidden="true"), f" {name}", tag("span", f" rank {node.get('rank', '?')}"), badge)
         came = str(node.get("phase") or next((phase.get("phase") for phase in reversed(node.get("timeline") or [])), None) or "")
         words = [f"{came}: " if came and came != "ready" else "", state]
+        if node["serves"] and came and came != "ready":
+            words = [f"serves; the log of a worker ends with {came}"]
         own = node.get("cause")
         extra = tag("p", f"Its own log and container tell: {own}.", class_="soft") if own and not culprit and verdict["verdict"] != "ready" else None
         last = node.get("last_line")

@@ -51,12 +51,15 @@ dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere;min-width:0}
 .badge{font-size:.8rem;font-weight:700;color:var(--on);background:var(--bad);border-radius:.3rem;padding:.05rem .45rem;margin-left:.4rem;white-space:nowrap}
 pre{background:var(--card);border:1px solid var(--faint);border-radius:.4rem;padding:.6rem .8rem;margin:.5rem 0;
 font:.8125rem/1.45 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;white-space:pre-wrap;overflow-wrap:anywhere}
-.scroll{overflow-x:auto;margin:.5rem 0}
+.scroll{overflow-x:auto;margin:.5rem 0;background:linear-gradient(to right,var(--back) 30%,transparent) left/3rem 100% no-repeat local,
+linear-gradient(to left,var(--back) 30%,transparent) right/3rem 100% no-repeat local,
+linear-gradient(to right,var(--faint),transparent) left/.9rem 100% no-repeat scroll,
+linear-gradient(to left,var(--faint),transparent) right/.9rem 100% no-repeat scroll}
 table{border-collapse:collapse;width:100%;font-size:.875rem}
 caption{text-align:left;color:var(--soft);padding:.25rem 0}
 th,td{text-align:left;vertical-align:top;padding:.3rem .7rem .3rem 0;border-bottom:1px solid var(--faint)}
 thead th{color:var(--soft);font-weight:600;border-bottom-color:var(--line)}
-tbody th{white-space:nowrap}.long{min-width:15rem}
+tbody th{white-space:nowrap}thead .number{white-space:normal}.long{min-width:15rem}
 .number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 details{margin:.5rem 0}
 summary{cursor:pointer;color:var(--soft);padding:.35rem 0}

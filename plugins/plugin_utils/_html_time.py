@@ -81,15 +81,22 @@ def place(node: Node) -> tuple[str, str]:
 
 
 def strip(node: Node) -> Markup:
-    """The phases as a row of boxes: those that it came through, the one that it stood in, and those that it did not come to."""
+    """The phases as a row of boxes: those that it came through, the one that it stood in, and those that it did not come to.
+
+    The log of a worker that serves ends before the head's. It has not failed to come to what is the head's, so there is no box for that.
+    """
     reached = {phase.get("phase") for phase in node.get("timeline") or []}
     phase = node.get("phase") or next((known for known in reversed(PHASES) if known in reached), None)
     here = PHASES.index(phase) if phase in PHASES else -1
+    if node.get("serves") and here < 1:
+        return Markup()
     sign, _kind = place(node)
     boxes: list[Markup] = []
     for at, name in enumerate(PHASES[1:], 1):
         left, wide = percent((at - 1) / 9), percent(1 / 9)
         came = at <= here
+        if node.get("serves") and not came:
+            break
         shape = tag("rect", x="1.5", y="1.5", width="92%", height="25", rx="3", class_=f"seg p{at}" if came else "hollow")
         word = tag("text", sign if at == here and sign != "✓" else str(at), x="50%", y="18", text_anchor="middle", class_="on" if came else "soft")
         boxes.append(tag("svg", tag("title", f"{at} {name}: {_came(at, here)}"), shape, word, x=left, width=wide, height="28"))

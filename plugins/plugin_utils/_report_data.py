@@ -43,7 +43,7 @@ def kept(verdict: Given, plan: Given, beside: Given | None = None) -> Data | Non
     """What a record keeps so that a report can be made of it later; None where nothing was seen.
 
     :param verdict: what M(sparkstack.inference.init_phase_wait) returned, or nothing. :param plan: RV(sparkstack.inference.inference_plan#module:plan).
-    :param beside: C(transfers), by node; C(preflight), the report of M(sparkstack.inference.preflight_report); C(collective), what
+    :param beside: C(transfers), by node one or a list of them; C(preflight), the report of M(sparkstack.inference.preflight_report); C(collective), what
         M(sparkstack.inference.collective_proof) returned.
     """
     found: Data = {}
@@ -74,9 +74,9 @@ def _node(node: Given) -> Data:
 
 def _beside(beside: Given) -> Data:
     found: Data = {}
-    transfers = {name: {key: moved.get(key) for key in _TRANSFER if key in moved} for name, moved in mapping(beside.get("transfers")).items() if moved}
-    if transfers:
-        found["transfers"] = transfers
+    transfers = {name: _moved(moved) for name, moved in mapping(beside.get("transfers")).items()}
+    if any(transfers.values()):
+        found["transfers"] = {name: moved for name, moved in transfers.items() if moved}
     preflight = mapping(beside.get("preflight"))
     if preflight:
         checks = [{key: check.get(key) for key in _CHECK} for check in map(mapping, sequence(preflight.get("checks")))]
@@ -87,6 +87,11 @@ def _beside(beside: Given) -> Data:
         words = ("verdict", "cause", "culprit", "message", "remedy", "remembered")
         found["collective"] = {**{key: collective.get(key) for key in words}, "group": dict(mapping(collective.get("group")))}
     return found
+
+
+def _moved(given: t.Any) -> list[Data]:
+    """What came to a node: one thing, or several of which each may be nothing."""
+    return [{key: moved[key] for key in _TRANSFER if key in moved} for moved in map(mapping, sequence(given) or [given]) if moved]
 
 
 def _lines(evidence: t.Any) -> list[str]:

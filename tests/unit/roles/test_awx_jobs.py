@@ -223,6 +223,36 @@ def test_the_nodes_are_prepared_only_when_they_are_proven(project: Project, bloc
     assert not blocked or job.sentence() == job.artifacts["summary"] == blocked
 
 
+@pytest.mark.parametrize(("autostart", "told"), [({}, ""), ({"failed": True, "msg": "spark2 has no systemd."}, "spark2 has no systemd.")])
+def test_a_deploy_that_serves_and_cannot_be_left_to_the_nodes_says_so(project: Project, autostart: dict[str, t.Any], told: str) -> None:
+    job = project.job("deploy", {"inference_autostart spark2": [autostart]}, extravars={"tp_launch_autostart": "true", "tp_launch_collective": "false"})
+    assert (job.ended[0], job.handed(), project.locks()) == ("failed" if told else "successful", 1, ["held", "free"] + (["free"] if told else [])), job.output
+    assert job.artifacts["stage"] == "deploy" and job.artifacts["verdict"] == ("failed" if told else "ready")
+    assert not told or (job.sentence(), job.artifacts["summary"]) == (told, told)
+
+
+def test_a_deploy_that_is_refused_hands_over_why(project: Project) -> None:
+    job = project.job("deploy", {"inference_plan": [{"plan": plan("L2", "new")}, {"failed": True, "msg": "spark2 lacks 3 GiB."}]})
+    assert (job.ended, job.sentence(), job.artifacts["notification"]) == (("failed", 2), "spark2 lacks 3 GiB.", "FAILED: spark2 lacks 3 GiB.\nDeployment: tiny")
+    assert (job.handed(), project.locks(), project.calls("inference_launch", "spark1")) == (1, [], [])
+
+
+def test_a_rollback_that_has_nothing_to_go_back_to_hands_over_why(project: Project) -> None:
+    job = project.job("rollback", extravars={"deployment": "tiny"})
+    assert job.ended == ("failed", 2) and job.sentence().startswith("There is no launch of 'tiny' to go back to: "), job.output
+    assert (job.artifacts["stage"], job.artifacts["summary"], job.artifacts["deployment"]) == ("rollback", job.sentence(), "tiny")
+
+
+@pytest.mark.parametrize(("strict", "ended"), [("false", ("successful", 0)), ("true", ("failed", 2))])
+def test_a_diagnosis_hands_its_verdict_over_also_where_it_ends_as_the_launch_did(project: Project, strict: str, ended: tuple[str, int]) -> None:
+    stopped = {"inference_info spark2": [info(container(1, running=False, exit_code=1))]}
+    asked = {"deployment": "tiny", "strict": strict}
+    job = project.job("diagnose", stopped, looks=(look(READY), look(CRASH, running=False, exit_code=1)), extravars=asked)
+    assert (job.ended, job.handed()) == (ended, 1), job.output
+    assert (job.artifacts["stage"], job.artifacts["verdict"], job.artifacts["culprit"]) == ("diagnose", "failed", "spark2")
+    assert strict == "false" or job.sentence() == job.artifacts["summary"]
+
+
 SLICE = {"awx_workflow_job_name": "Sparks: prepare", "awx_job_template_name": "Sparks: prepare"}
 
 

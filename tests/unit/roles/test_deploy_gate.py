@@ -55,7 +55,7 @@ class Deploy(Preflight):
     def deploy(self, scene: Scene, action: str, *options: str) -> tuple[int, str]:
         """How a deploy ended whose plan is this action, and what it wrote."""
         self.answer(scene)
-        plan = {"action": action, "staged": True, "ranks": [{"launch": {"gpus": True}}] * 2}
+        plan = {"action": action, "idle": action == "none", "staged": True, "ranks": [{"launch": {"gpus": True}}] * 2}
         return self.run("sparkstack.inference.deploy", "-e", "target=all", "-e", json.dumps({"wanted_plan": plan}), *options)
 
     def done(self) -> list[str]:

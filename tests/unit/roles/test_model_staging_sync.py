@@ -83,6 +83,12 @@ class Scene:
         tasks = [
             {"ansible.builtin.include_role": {"name": "sparkstack.inference.model_staging"}, "vars": given},
             {"ansible.builtin.debug": {"msg": "manifest of {{ model_staging_manifest.digest }}"}},
+            {
+                "ansible.builtin.debug": {
+                    "msg": "{{ model_staging_moved.what }}: {{ model_staging_moved.bytes_sent // 1000 }} kB in {{ model_staging_moved.seconds }}"
+                },
+                "when": "model_staging_moved is defined",
+            },
         ]
         (self.folder / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "tasks": tasks}]))
         return self.run("play.yml", *words)
@@ -106,6 +112,12 @@ def test_the_model_comes_from_the_head_over_all_rails_that_are_used(scene: Scene
         assert call["addresses"] == [f"192.168.200.1{number}", f"192.168.201.1{number}"]
         assert (call["checksum"], call["delete_extra"], call["tls"], call["transport"], call["streams"]) == (False, False, False, "fabric", 8)
     assert len(scene.calls("model_manifest_info")) == 1
+
+
+def test_what_came_is_kept_for_the_report(scene: Scene) -> None:
+    scene.answers["model_sync"] = [{"verified": True, "bytes_sent": 4000, "seconds": 2.5, "throughput_mb_s": 1.6}]
+    code, told = scene.role()
+    assert code == 0 and "model, to the others: 4 kB in 2.5" in told and "model: 4 kB in 2.5" in told, told
 
 
 def test_the_options_are_handed_on(scene: Scene) -> None:

@@ -53,6 +53,15 @@ def test_a_run_that_serves_leaves_one_too(ways: Ways) -> None:
     assert "READY" in path.read_text()
 
 
+def test_it_tells_what_came_to_the_nodes(ways: Ways) -> None:
+    came = {"bytes_sent": 3 << 30, "seconds": 10.0, "throughput_mb_s": 322.1}
+    known = {"image_sync_moved": {**came, "what": "image"}, "model_staging_moved": {**came, "what": "model", "bytes_sent": 5 << 30}}
+    said, path = report(ways, {}, "-e", json.dumps(known))
+    page = path.read_text()
+    assert "failed=0" in said and page.count(">3.0 GiB<") == page.count(">5.0 GiB<") == 2 and page.count(">322 MB/s<") == 4
+    assert "from the hub" not in page
+
+
 def test_check_mode_leaves_none(ways: Ways) -> None:
     said, path = report(ways, {}, "--check")
     assert "failed=0" in said and not path.exists()

@@ -176,7 +176,8 @@ def test_a_record_tells_all_that_a_run_knew() -> None:
         "Launch of qwen", "by alice at ctl1", "served after 412 s", "rank 1 is missing on spark2", "context-length: 65536 -> 131072",
         "139.0 GiB available at first, 59.0 GiB at the lowest, of 140.0 GiB; told by the watch",
         "Preflight: ! slow", "Set it to 9000.", "All 2 ranks reduce together.",
-        "21.9 GB/s", "18.0 GiB", "586 MB/s", "nothing was missing", "mem-fraction-static", "16 tokens in 1.5 s", "weights",
+        "21.9 GB/s", "18.0 GiB", "586 MB/s", "nothing", "model, from the hub", "117.0 GiB", "2053 MB/s", "mem-fraction-static", "16 tokens in 1.5 s",
+        "weights", "serves; the log of a worker ends with engine_ready",
     ):  # fmt: skip
         assert words in found.text, words
     # The same launch with the verdict at hand has the same ranks.
