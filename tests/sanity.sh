@@ -48,5 +48,5 @@ if ! grep -q '^Running sanity test' "$log"; then
     exit 1
 fi
 # What was left out is told, and why: without a program that it needs, a test is passed over.
-grep -E '^WARNING: (Skipping|Ignor)' "$log" || true
+grep -E '^WARNING: (Skipping|Ignor)' "$log" | sort -u || true
 echo "sanity: $(grep -c '^Running sanity test' "$log") runs of $(sed -n 's/^Running sanity test "\([^"]*\)".*/\1/p' "$log" | sort -u | wc -l) tests in $((SECONDS - begin)) s"
