@@ -61,6 +61,12 @@ def _clone(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Clone]:
         play.node(name, "rm -rf /srv/models/My-Model; docker image rm vllm/vllm-openai:v0.33.0 >/dev/null 2>&1; true")
 
 
+@pytest.fixture(scope="module", name="before")
+def _before(clone: Clone) -> dict[str, list[str]]:
+    """What other tests may have left on the nodes."""
+    return {name: ours(name) for name in play.RANKS}
+
+
 def status(url: str, key: str = "") -> int:
     """The status with which a client is answered."""
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
@@ -72,11 +78,13 @@ def status(url: str, key: str = "") -> int:
 
 
 def ours(name: str) -> list[str]:
-    """The paths on a node that have the collection's name."""
-    return play.node(name, "find /etc /run /usr /var /srv -xdev -name '*sparkstack*' -not -path '/var/lib/docker/*' -not -path '/var/lib/containerd/*'").split()
+    """The paths on a node that have the collection's name, outside of what Docker keeps for itself."""
+    idle = " -o ".join(f"-path {path}" for path in ("/var/lib/docker", "/var/lib/containerd", "/run/docker", "/run/containerd"))
+    return play.node(name, f"find /etc /run /usr/local /var /srv \\( {idle} \\) -prune -o -name '*sparkstack*' -print").split()
 
 
 @pytest.mark.parametrize("step", guides.STEPS, ids=lambda step: f"{step.pages.split()[0]}: {step.command[:60]}")
+@pytest.mark.usefixtures("before")
 def test_a_command_of_the_guides(clone: Clone, step: guides.Step) -> None:
     done = clone.type(step.command)
     run = play.read(done.returncode, done.stdout + done.stderr, 0.0)
@@ -105,7 +113,7 @@ def test_a_command_of_the_guides(clone: Clone, step: guides.Step) -> None:
             assert not untold, f"{name}: {untold}"
 
 
-def test_what_the_guide_takes_away_is_gone() -> None:
+def test_what_the_guide_takes_away_is_gone(before: dict[str, list[str]]) -> None:
     for name in play.RANKS:
-        left = [path for path in ours(name) if not path.startswith("/run/systemd/system/sparkstack-guard@")]
+        left = [path for path in ours(name) if path not in before[name] and not path.startswith("/run/systemd/system/sparkstack-guard@")]
         assert not left and not play.containers(name), f"{name}: {left}"
