@@ -103,7 +103,9 @@ def test_a_command_of_the_guides(clone: Clone, step: guides.Step) -> None:
         # The key is asked for, and stands nowhere.
         assert status(MODELS) == 401 and status(MODELS, "a-long-random-text") == 200
         assert "a-long-random-text" not in run.output
-        seen = play.node("spark1", f"docker inspect {guides.DEPLOYMENT}-rank0; ps -eo args; cat /var/lib/sparkstack/deployments/*/*.json")
+        seen = play.node(
+            "spark1", f"docker inspect {guides.DEPLOYMENT}-rank0; ps -eo args; find /var/lib/sparkstack/deployments -name '*.json' -exec cat {{}} +"
+        )
         assert "a-long-random-text" not in seen and "tp_launch_api_key" not in seen
     if "builtin.find" in step.command:
         # Nothing of ours is on a node that the guide does not tell of.
