@@ -32,4 +32,15 @@ for playbook in deploy_qwen.yml playbooks/*.yml; do
     run "syntax of $playbook" "$bin/ansible-playbook" --syntax-check --inventory sparks.ini "$playbook"
 done
 run 'ansible-lint (production)' "$bin/ansible-lint" --offline
-run 'artifact' "$bin/ansible-galaxy" collection build --force --output-path build
+run 'documentation site' tests/docs.sh
+# From another copy with other times, in another order on the disk.
+twice() {
+    local copy=build/twice
+    rm -rf "$copy"
+    mkdir -p "$copy/tree"
+    git ls-files -z --cached --others --exclude-standard | sort -zr | tar --create --null --no-recursion --files-from=- | tar --extract --touch --directory "$copy/tree"
+    SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) "$bin/python" tests/artifact.py "$copy/artifact" "$copy/tree"
+    "$bin/python" tests/artifact.py build/artifact
+    cmp "$copy"/artifact/*.tar.gz build/artifact/"$(basename "$copy"/artifact/*.tar.gz)"
+}
+run 'artifact, built twice with the same bytes' twice

@@ -208,7 +208,10 @@ class ActionModule(ActionBase):
         mine = decisions[self.host]
         files = plan.listing([name for host in chain for name in [*decisions[host].fetch, *decisions[host].compare]], views[self.source])
         wanted = {*mine.fetch, *mine.compare}
-        certificate = _certificate.make(self.host) if self.args["tls"] else _certificate.Certificate("", "", "")
+        try:
+            certificate = _certificate.make(self.host) if self.args["tls"] else _certificate.Certificate("", "", "")
+        except ValueError as error:
+            raise _Failed(str(error)) from None
         found = self._node(
             operation="start",
             source=self.is_source,

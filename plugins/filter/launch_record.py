@@ -12,6 +12,8 @@ author: The sparkstack.inference developers (@sparkstack)
 description:
   - Puts together, out of a plan and of what became of it, what M(sparkstack.inference.launch_record) keeps. It tells who started what and why,
     the phases of each rank, the verdict, how long it took to serve, and the memory that was planned beside what the engine reports of itself.
+  - Under C(told) stands what P(sparkstack.inference.launch_report_html#filter) needs beyond that, such as each rank's end, some evidence
+    and the memory's curve.
   - No secret is in it.
 positional: verdict, answer
 options:
@@ -44,6 +46,13 @@ options:
     description: It was started to go back to an earlier launch.
     type: bool
     default: false
+  beside:
+    description:
+      - What else is known of the launch. C(transfers) has for each node C(bytes_sent), C(seconds) and C(throughput_mb_s), as
+        M(sparkstack.inference.docker_image_sync) returns them, and C(what) it is, or a list of such. C(preflight) is the
+        RV(sparkstack.inference.preflight_report#module:report), and C(collective) what M(sparkstack.inference.collective_proof) returned. Each may be missing.
+    type: dict
+    default: {}
 seealso:
   - module: sparkstack.inference.launch_record
 """
@@ -72,6 +81,7 @@ import time
 import typing as t
 
 from ansible.errors import AnsibleFilterError
+from ansible.utils.unsafe_proxy import wrap_var
 
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _history, _run
 
@@ -84,6 +94,7 @@ def launch_record(
     failure: str = "",
     who: t.Any = None,
     restored: bool = False,
+    beside: t.Any = None,
 ) -> dict[str, t.Any]:
     """The record, see the documentation above."""
     if not isinstance(plan, t.Mapping) or not plan.get("launch_id") or "ranks" not in plan:
@@ -92,7 +103,9 @@ def launch_record(
     person = who or _run.owner({}, os.getpid())
     known = {key: person.get(key) for key in ("user", "host", "job")}
     times = (float(began if began is not None else now), now)
-    return _history.record(plan, verdict or {}, answer or {}, times, known, str(failure), bool(restored))
+    # What a log says is in it, and may look like a template.
+    record = _history.record(plan, verdict or {}, answer or {}, times, known, str(failure), bool(restored), beside or {})
+    return t.cast("dict[str, t.Any]", wrap_var(record))
 
 
 class FilterModule:

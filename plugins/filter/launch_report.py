@@ -16,7 +16,7 @@ description:
 positional: width, detail
 options:
   _input:
-    description: What M(sparkstack.inference.init_phase_wait) returned.
+    description: What M(sparkstack.inference.init_phase_wait) returned, or the record of a launch as M(sparkstack.inference.launch_record) keeps it.
     type: dict
     required: true
   width:
@@ -60,7 +60,7 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _report
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _report, _report_data
 
 
 def launch_report(verdict: t.Any, width: int = 120, detail: str = "normal") -> list[str]:
@@ -68,6 +68,9 @@ def launch_report(verdict: t.Any, width: int = 120, detail: str = "normal") -> l
     if detail not in _report.DETAILS:
         raise AnsibleFilterError(f"launch_report knows no detail '{detail}': choose from {', '.join(_report.DETAILS)}.")
     try:
+        if isinstance(verdict, t.Mapping) and verdict.get("launch_id"):
+            data = _report_data.launch(verdict)
+            verdict = {**data["verdict"], "nodes": dict(data["nodes"])}
         return _report.report(verdict, int(width), detail)
     except ValueError as error:
         raise AnsibleFilterError(f"launch_report: {error}") from error

@@ -133,6 +133,7 @@ def _node(record: Record) -> t.Dict[str, t.Any]:
         "oom_killed": record.get("oom_killed"),
         "guarded": guarded(record) is not None,
         "guard": guarded(record),
+        "memory": record.get("memory"),
         "restarts": record.get("restarts"),
         "last_line": told.get("last_line") or "",
         "timeline": told.get("phases") or [],

@@ -45,8 +45,8 @@ class Marks:
         self.fatal = tuple(text for log in self.logs for text in log.fatal)
         self.options = tuple(path for log in self.logs for path in log.options)
         self.elsewhere = tuple(text for log in self.logs for text in log.elsewhere)
-        self.bars = [] if phase == "ready" else _fewest(bar for log in self.logs for bar in log.bars)
-        self.needles = [text for text in self._needles(phase) if not any(bar in text for bar in self.bars)]
+        self.bars = [] if phase == "ready" else _fewest(text for log in self.logs for text in log.bars)
+        self.needles = [text for text in self._needles(phase) if not any(shown in text for shown in self.bars)]
         self._encoded = [(text.encode(), _bare(text.encode(), 1)) for text in self.needles]
         self._encoded_bars = [(text.encode(), _bare(text.encode(), 1)) for text in self.bars]
         self._unlike = 0

@@ -14,7 +14,7 @@ import time
 import typing as t
 from urllib.parse import quote
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _logline
+from ansible_collections.sparkstack.inference.plugins.module_utils import _guard_node, _logline
 from ansible_collections.sparkstack.inference.plugins.module_utils._cgroup import activity
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError, demultiplex, unbroken
 from ansible_collections.sparkstack.inference.plugins.module_utils._scene import scene
@@ -81,6 +81,7 @@ def look(api: DockerAPI, name: str, engine: str, state: t.Mapping[str, t.Any], p
         "now": now,
         "reading": reading,
         "activity": activity(told.get("Pid") or 0, root),
+        "memory": _guard_node.Rank(inspection["Id"], told.get("Pid") or 0, root).memory()._asdict(),
         "scene": around,
         "state": dict(log.state(), scene=kept, before=before),
     }

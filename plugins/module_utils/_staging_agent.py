@@ -121,7 +121,8 @@ class Agent:
 
     def _go(self, providers: t.Sequence[Message]) -> None:
         peers = [wire.Peer(entry["host"], [wire.Lane(*lane) for lane in entry["lanes"]], entry.get("pin") or "") for entry in providers]
-        assert self._fetch is not None
+        if self._fetch is None:
+            raise AssertionError("Chunks are asked for before the files are known.")
         self._started = time.monotonic()
         self._turn(RUNNING)
         try:

@@ -91,7 +91,8 @@ class Arrival:
 
     def read_old(self, buffer: Buffer, chunk: int) -> bytes:
         """Read a chunk of the old file; :returns: its digest, which is a stranger's where the file became shorter meanwhile."""
-        assert self._old is not None
+        if self._old is None:
+            raise AssertionError("There is no old file to read.")
         try:
             self._old.read(buffer, chunk * self.wanted.chunk, self.length(chunk))
         except OSError:
@@ -109,7 +110,8 @@ class Arrival:
         return self._compared()
 
     def _compared(self) -> t.List[Step]:
-        assert self._old is not None
+        if self._old is None:
+            raise AssertionError("There is no old file to read.")
         if len(self._same) == self.count and self._old.status().st_size == self.wanted.size:
             self._settle(self._same)
             return []
@@ -161,7 +163,8 @@ class Arrival:
 
     def read_back(self, buffer: Buffer, chunk: int) -> bool:
         """Read a chunk of the new file from the disk; whether it is what the source has, as far as that was told."""
-        assert self._file is not None
+        if self._file is None:
+            raise AssertionError("The new file is not open.")
         told = self.proven.get(chunk) or self._kept.get(chunk)
         try:
             self._file.read(buffer, chunk * self.wanted.chunk, self.length(chunk))
@@ -179,7 +182,8 @@ class Arrival:
 
     def write(self, buffer: Buffer, chunk: int, digest: bytes) -> None:
         """Write a chunk that has this digest. :raises OSError:"""
-        assert self._file is not None
+        if self._file is None:
+            raise AssertionError("The new file is not open.")
         self._file.write(buffer, chunk * self.wanted.chunk, self.length(chunk))
         self._journal.add(chunk, digest)
 
@@ -216,7 +220,8 @@ class Arrival:
         return [] if right else [Step(FETCH, self.number, chunk)]
 
     def _finish(self) -> None:
-        assert self._file is not None
+        if self._file is None:
+            raise AssertionError("The new file is not open.")
         self._file.finish(self.wanted.size)
         unfinished = state.partial(self.root, self.wanted.name)
         folder = os.path.dirname(self.path)

@@ -14,18 +14,18 @@ Sources: NIST SP 800-38D, 6.4; EVP_EncryptInit(3), "AEAD modes".
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
+import importlib
 import typing as t
 
-try:
-    # Only so that libcrypto is in this process.
-    import ssl
-except ImportError:  # A Python that was built without it.
-    ssl = None  # type: ignore[assignment]
-
 from ansible_collections.sparkstack.inference.plugins.module_utils._files import text
+
+# Only so that libcrypto is in this process. A Python can have been built without it.
+with contextlib.suppress(ImportError):
+    importlib.import_module("ssl")
 
 PIECE = 1 << 20
 """Bytes that are hashed and sent at a time: they stay in the processor's cache between the two."""

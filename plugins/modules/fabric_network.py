@@ -288,7 +288,7 @@ def main() -> None:
     for program in ("netplan", "systemctl", "ip"):
         if not module.get_bin_path(program, opt_dirs=["/sbin", "/usr/sbin"]):
             module.fail_json(msg=f"This node has no {program}, by which the fabric's network is made: install it, or give the addresses by hand.")
-    trial = Trial(lambda command: module.run_command(command), ROOT)
+    trial = Trial(module.run_command, ROOT)
     try:
         result = STATES[module.params["state"]](module, trial)
         module.exit_json(on_trial=trial.pending() is not None, **result)

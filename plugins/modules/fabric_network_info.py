@@ -189,7 +189,7 @@ def look(module: AnsibleModule) -> t.Dict[str, t.Any]:
     plain = [{"netdev": name, "port": name, "lane": "0000"} for name in named if name not in known]
     candidates = [entry for name, entry in known.items() if name in links and (name in named if named else name not in managed)] + plain
     called = [entry["netdev"] for entry in candidates if links[entry["netdev"]]["carrier"] and entry["netdev"] not in managed]
-    trial = Trial(lambda command: module.run_command(command), ROOT)
+    trial = Trial(module.run_command, ROOT)
     found: t.Dict[str, t.Any] = {
         "links": links,
         "candidates": candidates,

@@ -152,7 +152,7 @@ rails:
   type: list
   elements: dict
 ports:
-  description: The launch's ports, as RV(bound), RV(in_use) and RV(unbound) of M(sparkstack.inference.fabric_probe) tell them.
+  description: The launch's ports, as C(bound), C(in_use) and C(unbound) of M(sparkstack.inference.fabric_probe) tell them.
   returned: O(state=listening)
   type: dict
 rows:

@@ -133,6 +133,12 @@ activity:
   description: What its processes have used, as C(cpu_seconds), C(memory_bytes) and C(read_bytes); none each where the kernel doesn't tell.
   type: dict
   returned: when it exists
+memory:
+  description:
+    - The node's memory in bytes, as its M(sparkstack.inference.memory_guard) would see it. C(available), C(total), C(swap_total) and C(swap_used), and
+      C(limit), the control group whose limit was the nearest, or nothing where it was the machine's memory.
+  type: dict
+  returned: when it exists
 scene:
   description: What the node knows beside the log.
   type: dict

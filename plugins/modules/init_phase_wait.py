@@ -283,6 +283,11 @@ nodes:
       description:
         - What the guard told then, with every point of the memory's curve, see the guard of RV(sparkstack.inference.init_phase_probe#module:scene), or none.
       type: dict
+    memory:
+      description:
+        - The node's memory while the watch looked, C(total) (bytes) and C(curve), pairs of a time (seconds since the epoch by the node's clock) and the bytes
+          that were available then, 300 or so at most; or none for a log file and where it is not known.
+      type: dict
     restarts:
       description: How often Docker has started its container again, or none for a log file.
       type: int

@@ -12,10 +12,14 @@ import datetime
 import hashlib
 import typing as t
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+except ImportError:
+    # ansible-core itself requires it, and works on all the same where only its vault is out of use by that.
+    x509 = None  # type: ignore[assignment]
 
 _VALID = datetime.timedelta(days=7)
 """Nobody looks at its time, as it is compared by itself: the nodes' clocks need not be right."""
@@ -30,7 +34,9 @@ class Certificate(t.NamedTuple):
 
 
 def make(host: str) -> Certificate:
-    """A certificate that a node signs itself."""
+    """A certificate that a node signs itself; :raises ValueError: where this Python can make none."""
+    if x509 is None:
+        raise ValueError("The controller's Python has no library cryptography, by which certificates are made: install it, or set tls to false.")
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
     now = datetime.datetime.now(datetime.UTC)

@@ -116,7 +116,7 @@ def caches(config: t.Mapping[str, t.Any], tensor_parallel: int, wish: Wish, memo
     layers = kinds(text, memory.windows is None or bool(architectures & memory.windows))
     token = layer_token(text, tensor_parallel, element_bytes(wish, text))
     if layers is None or token is None:
-        return Caches([Cache() for _ in range(stages)], known=False, assumed=["the cache takes nothing: config.json does not tell its shape"])
+        return Caches([Cache() for _stage in range(stages)], known=False, assumed=["the cache takes nothing: config.json does not tell its shape"])
     result = Caches([])
     state = 0
     if "state" in layers:

@@ -163,6 +163,7 @@ def _bytes(group: t.Mapping[str, t.Any], what: str, config: t.Mapping[str, t.Any
     return elements * (4 if wanted in ("float32", "float") else 2) if wanted else size
 
 
+_NO_WISH = Wish()
 _LINEAR = ("experts", "shared experts", "attention", "linear attention", "dense layers")
 
 
@@ -175,7 +176,7 @@ def weights(
     groups: t.Sequence[t.Mapping[str, t.Any]],
     config: t.Mapping[str, t.Any],
     tensor_parallel: int,
-    wish: Wish = Wish(),  # noqa: B008 - a tuple, which nobody can change
+    wish: Wish = _NO_WISH,
     padding: tuple[int, int] = (1, 1),
     whole: int | None = None,
 ) -> Weights:
@@ -189,11 +190,11 @@ def weights(
     text = text_config(config)
     layers = text.get("num_hidden_layers")
     stages = max(wish.pipeline, 1)
-    result = Weights([{} for _ in range(stages)])
+    result = Weights([{} for _stage in range(stages)])
     if not groups:
         result.known = False
         if whole:
-            result.stages = [{"weights": whole // (tensor_parallel * stages)} for _ in range(stages)]
+            result.stages = [{"weights": whole // (tensor_parallel * stages)} for _stage in range(stages)]
             result.assumed.append("the weights are split evenly over the ranks: their tensors are not known")
         return result
     split = _Split(text, wish, tensor_parallel, padding)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._ledger import content
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _footprint_compare
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _footprint_compare, _report_data
 
 Plan = t.Mapping[str, t.Any]
 Record = dict[str, t.Any]
@@ -29,13 +29,14 @@ def record(
     who: t.Mapping[str, t.Any],
     failure: str = "",
     restored: bool = False,
+    beside: t.Mapping[str, t.Any] | None = None,
 ) -> Record:
     """The record of a launch.
 
     :param plan: RV(sparkstack.inference.inference_plan#module:plan). :param verdict: what M(sparkstack.inference.init_phase_wait) returned, or nothing.
     :param answer: what M(sparkstack.inference.inference_proof) returned, or nothing. :param times: when its ranks were first touched, and now.
     :param who: C(user), C(host) and C(job). :param failure: why it came to nothing, in a sentence.
-    :param restored: it was started to go back to an earlier launch.
+    :param restored: it was started to go back to an earlier launch. :param beside: see :func:`_report_data.kept`.
     """
     began, ended = times
     answered = bool(answer.get("answered")) and not failure
@@ -70,6 +71,7 @@ def record(
         "answer": {key: answer.get(key) for key in ("seconds", "tokens")} if answered else None,
         "answered": answered,
         "restored": restored,
+        "told": _report_data.kept(verdict, plan, beside),
     }
     if own:
         return whole

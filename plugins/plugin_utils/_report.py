@@ -45,7 +45,7 @@ def report(verdict: t.Mapping[str, t.Any], width: int = 120, detail: str = "norm
     lines = _prose(f"{str(verdict['verdict']).upper()}: ", verdict.get("summary") or "", width, indent=2)
     if verdict["verdict"] != "ready":
         lines += _prose("  remedy    ", verdict.get("remedy") or "", width)
-        lines += _prose("  cause     ", _cause(verdict), width)
+        lines += _prose("  cause     ", cause(verdict), width)
     lines += evidence(verdict.get("evidence") or [], _EVIDENCE[detail])
     lines += [""]
     column = max((len(name) for name, _node in nodes), default=0)
@@ -86,7 +86,8 @@ def _prose(head: str, text: str, width: int, indent: int | None = None) -> list[
     return [*first, *told] or [head.rstrip()]
 
 
-def _cause(verdict: t.Mapping[str, t.Any]) -> str:
+def cause(verdict: t.Mapping[str, t.Any]) -> str:
+    """The cause, the culprit and the phase in a line."""
     words = [str(verdict.get("cause") or "none known")]
     words.append(f"culprit {verdict['culprit']}" if verdict.get("culprit") else "no single culprit")
     return ", ".join([*words, f"in phase {verdict.get('phase')}"])
@@ -113,6 +114,8 @@ def rank(node: Node) -> str:
         return "has no container"
     if state == "unreachable":
         return "could not be looked at"
+    if state is None:
+        return "how it ended is not recorded" + _phases(node)
     words = [_state(node)]
     if node.get("restarts"):
         words.append(f"restarted by Docker {times(node['restarts'])}")
@@ -120,13 +123,18 @@ def rank(node: Node) -> str:
     if progress:
         words.append(f"{progress.get('percent')}% ({progress.get('done')}/{progress.get('total')})")
     told = ", ".join(words)
-    phases = [_phase(phase, index + 1 == len(node.get("timeline") or []), node) for index, phase in enumerate(node.get("timeline") or [])]
-    told += ": " + " > ".join(phases) if phases else ""
+    told += _phases(node)
     earlier = node.get("earlier_runs") or []
     if earlier:
         ends = ", ".join(f"{run.get('phase')} ({run.get('cause') or 'no cause known'})" for run in earlier)
         told += f"; its log holds {len(earlier)} earlier run{'s' if len(earlier) > 1 else ''}, which came to {ends}"
     return told
+
+
+def _phases(node: Node) -> str:
+    phases = node.get("timeline") or []
+    told = [_phase(phase, index + 1 == len(phases), node) for index, phase in enumerate(phases)]
+    return ": " + " > ".join(told) if told else ""
 
 
 def _state(node: Node) -> str:

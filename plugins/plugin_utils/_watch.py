@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from ansible_collections.sparkstack.inference.plugins.module_utils._causes import CAUSES
 from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis import judge, lost
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES
+from ansible_collections.sparkstack.inference.plugins.module_utils._guard import Curve
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._progress import Progress, line, passed
 
@@ -90,6 +91,8 @@ class Watch:
         self.clock, self.pause = clock, pause
         self._state: dict[str, t.Any] = {}
         self._progress = Progress()
+        self._memory = Curve()
+        """What was available on the node at each look, for the report."""
         self._said: t.Any = None
         self._moved = ""
         self._said_at = 0.0
@@ -249,6 +252,9 @@ class Watch:
         phases = (found["reading"] or {}).get("phases") or []
         since = phases[-1]["time"] if phases else found.get("started_at")
         end = found.get("finished_at") or found["now"]
+        memory = found.get("memory") or {}
+        if memory.get("total") and found.get("running"):
+            self._memory.add((round(found["now"], 1), memory["available"]))
         record = dict(
             base,
             **{key: found.get(key) for key in ("started", "running", "paused", "exit_code", "oom_killed", "error", "restarts", "reading", "activity")},
@@ -257,6 +263,7 @@ class Watch:
             quiet_seconds=round(quiet, 1),
             busy=self._progress.busy,
             rate=self._progress.rate,
+            memory={"total": memory["total"], "curve": self._memory.points()} if memory.get("total") else None,
             scene=self._judged(found.get("scene") or {}),
             closeup=self._closeup,
             began=found.get("started_at"),

@@ -6,15 +6,13 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 import re
 import shutil
 import subprocess
-import typing as t
 
 import play
 import pytest
+from cloning import Clone
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
@@ -24,29 +22,18 @@ TABLE = [re.findall(r"`([^`]+)`", row) for row in re.findall(r"^\| [a-z].* \| `.
 
 
 @pytest.fixture(scope="module", name="clone")
-def _clone(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[tuple[pathlib.Path, dict[str, str]]]:
-    """A fresh copy of what git tracks, the nodes of its sparks.ini being the lab's, and a user with an empty home."""
+def _clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """A fresh clone, whose my-recipe.yml is the lab's recipe."""
     play.lab("up")
     play.install_engine()
-    folder = tmp_path_factory.mktemp("clone")
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=play.ROOT, capture_output=True, check=True).stdout.decode().split("\0")
-    for name in filter(None, files):
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if (play.ROOT / name).exists():
-            shutil.copy2(play.ROOT / name, target, follow_symlinks=False)
-    (folder / "inventories" / "sparks.ini").write_text(pathlib.Path(play.inventory()).read_text())
-    shutil.copy(play.ROOT / "tests/lab/recipes/tiny-qwen3-moe.yml", folder / "my-recipe.yml")
-    home = tmp_path_factory.mktemp("home")
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
-    environment.update(HOME=str(home), PATH=f"{play.BIN}:{environment['PATH']}", ANSIBLE_NOCOLOR="1", LC_ALL="C.UTF-8")
-    yield folder, environment
+    clone = Clone(tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("home"))
+    shutil.copy(play.ROOT / "tests/lab/recipes/tiny-qwen3-moe.yml", clone.folder / "my-recipe.yml")
+    return clone
 
 
-def run(command: str, clone: tuple[pathlib.Path, dict[str, str]], code: int = 0) -> str:
+def run(command: str, clone: Clone, code: int = 0) -> str:
     """A command line as a user types it; its output."""
-    folder, environment = clone
-    done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    done = clone.type(command)
     assert done.returncode == code, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -64,20 +51,24 @@ def test_make_demo_ends_with_an_answer() -> None:
     assert "answered" in done.stdout
 
 
-def test_the_way_to_real_sparks_leads_to_an_answer(clone: tuple[pathlib.Path, dict[str, str]]) -> None:
+def test_the_way_to_real_sparks_leads_to_an_answer(clone: Clone) -> None:
     for block in BLOCKS[2:]:
         for command in block.strip().splitlines():
             output = run(command, clone)
     assert "answered" in output
 
 
-def test_the_table_of_commands(clone: tuple[pathlib.Path, dict[str, str]]) -> None:
+def test_the_table_of_commands(clone: Clone) -> None:
     for words in TABLE:
         command = words[0]
         if "rollback" in command:
             # The recipe of the README was never launched here; test_deploy.py goes back to a launch that was.
             said = " ".join(run(command, clone, code=2).split())
             assert "There is no launch of 'qwen3.5-122b-a10b-fp8' to go back to" in said
+        elif "inference.report " in command:
+            # Nor is there a record of it; test_deploy.py makes a report of a launch that was.
+            said = " ".join(run(command, clone, code=2).split())
+            assert "There is no record of 'qwen3.5-122b-a10b-fp8', neither in" in said
         elif command.startswith(("ansible-playbook ", "ansible ")):
             run(command, clone)
         elif command.startswith("-e"):

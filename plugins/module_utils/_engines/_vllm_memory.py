@@ -58,7 +58,7 @@ def _pool(knob: str, value: float, rooms: t.Sequence[Room]) -> t.List[int]:
 def _value(rooms: t.Sequence[Room], leave: t.Sequence[int]) -> float:
     """The trial run's own needs lie within what the option grants, so only what is left beside counts against what is free."""
     shares = [(room.free - max(leave[at] - room.activations - room.graphs, 0)) / room.total for at, room in enumerate(rooms) if room.total]
-    return max(math.floor(min(min(shares, default=0.0), 1.0) * 1000) / 1000, 0.0)
+    return max(math.floor(min([1.0, *shares] if shares else [0.0]) * 1000) / 1000, 0.0)
 
 
 def _groups(cache: Cache) -> t.Tuple[int, int, int, int]:

@@ -39,17 +39,23 @@ class Deploy(Preflight):
         super().__init__(folder)
         here = folder / "ansible_collections" / "sparkstack" / "inference"
         (here / "playbooks").symlink_to(ROOT / "playbooks")
+        (here / "plugins" / "filter").symlink_to(ROOT / "plugins" / "filter")
         for name in ("inference_launch", "deployment_lock", "page_cache_release"):
             (here / "plugins" / "action" / f"{name}.py").write_text(STAND_IN)
         for name, tasks in STUBS.items():
             path = here / "roles" / name.replace("/", "/tasks/")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.with_suffix(".yml").write_text(yaml.safe_dump(tasks or [{"ansible.builtin.meta": "noop"}]))
+        # How a job ends is the real role's.
+        for name in ("tasks/end.yml", "tasks/outcome.yml", "vars/main.yml"):
+            path = here / "roles" / "tp_launch" / name
+            path.parent.mkdir(exist_ok=True)
+            path.symlink_to(ROOT / "roles" / "tp_launch" / name)
 
     def deploy(self, scene: Scene, action: str, *options: str) -> tuple[int, str]:
         """How a deploy ended whose plan is this action, and what it wrote."""
         self.answer(scene)
-        plan = {"action": action, "staged": True, "ranks": [{"launch": {"gpus": True}}] * 2}
+        plan = {"action": action, "idle": action == "none", "staged": True, "ranks": [{"launch": {"gpus": True}}] * 2}
         return self.run("sparkstack.inference.deploy", "-e", "target=all", "-e", json.dumps({"wanted_plan": plan}), *options)
 
     def done(self) -> list[str]:

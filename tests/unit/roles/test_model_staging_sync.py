@@ -14,7 +14,7 @@ import typing as t
 
 import pytest
 import yaml
-from test_tp_launch_ways import STAND_IN
+from test_tp_launch_ways import MINE, STAND_IN
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 WHOLE = {"complete": True, "problem": None, "digest": "d", "path": "/m", "files": 1, "bytes_total": 1}
@@ -25,11 +25,20 @@ RAILS = [
     {"address": "10.0.0.1{}", "used": False},
     {"address": None, "used": True},
 ]
-MODULES = ("model_sync", "model_manifest_info", "fabric_facts", "docker_image_sync")
+MODULES = ("model_sync", "model_manifest_info", "fabric_facts", "docker_image_sync", "inference_info", "deployment_lock")
+RECIPE = {
+    "deployment": "some",
+    "hosts": ["spark1", "spark2"],
+    "model_path": "/of/recipe",
+    "image": "recipe:1",
+    "port": 1,
+    "rendezvous_port": 2,
+    "ready_timeout": 9,
+}
 STUBS = {
     "node_prep/main": [{"sparkstack.inference.docker_image_sync": {"image": "prepared"}}],
     "image_sync/main": [{"sparkstack.inference.docker_image_sync": {"image": "{{ image_sync_image }}"}}],
-    "tp_launch/inputs": [{"ansible.builtin.set_fact": {"tp_launch_inputs": {"model_path": "/of/recipe", "image": "recipe:1"}}}],
+    "nccl_env/main": [{"sparkstack.inference.fabric_facts": {}}],
 }
 
 
@@ -41,15 +50,21 @@ class Scene:
         here = folder / "ansible_collections" / "sparkstack" / "inference"
         (here / "plugins" / "action").mkdir(parents=True)
         (here / "roles").mkdir()
-        (here / "roles" / "model_staging").symlink_to(ROOT / "roles" / "model_staging")
-        (here / "playbooks").symlink_to(ROOT / "playbooks")
-        for name in MODULES:
+        for name in ("roles/model_staging", "roles/tp_launch", "playbooks", "plugins/filter", "plugins/plugin_utils", "plugins/module_utils"):
+            (here / name).symlink_to(ROOT / name)
+        for name in (*MODULES, "inference_plan"):
             (here / "plugins" / "action" / f"{name}.py").write_text(STAND_IN)
         for name, tasks in STUBS.items():
             path = (here / "roles" / name.replace("/", "/tasks/")).with_suffix(".yml")
             path.parent.mkdir(parents=True)
             path.write_text(yaml.safe_dump(tasks))
-        self.answers: dict[str, t.Any] = {"model_manifest_info": [WHOLE], "model_sync": [{"verified": True}], "docker_image_sync": [{}]}
+        self.answers: dict[str, t.Any] = {
+            "model_manifest_info": [WHOLE],
+            "model_sync": [{"verified": True}],
+            "inference_plan": [{"plan": RECIPE}],
+            "inference_info": [{"containers": [], "now": 5.0}],
+            "deployment_lock": [MINE],
+        }
         for number in (1, 2):
             rails = [{**rail, "address": rail["address"] and str(rail["address"]).format(number)} for rail in RAILS]
             facts = {"ansible_facts": {"fabric": {"rails": rails, "address": f"192.168.200.1{number}"}}}
@@ -68,6 +83,12 @@ class Scene:
         tasks = [
             {"ansible.builtin.include_role": {"name": "sparkstack.inference.model_staging"}, "vars": given},
             {"ansible.builtin.debug": {"msg": "manifest of {{ model_staging_manifest.digest }}"}},
+            {
+                "ansible.builtin.debug": {
+                    "msg": "{{ model_staging_moved.what }}: {{ model_staging_moved.bytes_sent // 1000 }} kB in {{ model_staging_moved.seconds }}"
+                },
+                "when": "model_staging_moved is defined",
+            },
         ]
         (self.folder / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "tasks": tasks}]))
         return self.run("play.yml", *words)
@@ -91,6 +112,12 @@ def test_the_model_comes_from_the_head_over_all_rails_that_are_used(scene: Scene
         assert call["addresses"] == [f"192.168.200.1{number}", f"192.168.201.1{number}"]
         assert (call["checksum"], call["delete_extra"], call["tls"], call["transport"], call["streams"]) == (False, False, False, "fabric", 8)
     assert len(scene.calls("model_manifest_info")) == 1
+
+
+def test_what_came_is_kept_for_the_report(scene: Scene) -> None:
+    scene.answers["model_sync"] = [{"verified": True, "bytes_sent": 4000, "seconds": 2.5, "throughput_mb_s": 1.6}]
+    code, told = scene.role()
+    assert code == 0 and "model, to the others: 4 kB in 2.5" in told and "model: 4 kB in 2.5" in told, told
 
 
 def test_the_options_are_handed_on(scene: Scene) -> None:
@@ -129,20 +156,31 @@ STAGE = "sparkstack.inference.stage"
 
 
 @pytest.mark.parametrize(
-    ("words", "model", "images"),
+    ("words", "model", "images", "locks"),
     [
-        (("-e", "model=/srv/x"), "/srv/x", []),
-        (("-e", "image=a:1"), None, ["prepared", "a:1"]),
-        (("-e", "model=/srv/x", "-e", "image=a:1"), "/srv/x", ["prepared", "a:1"]),
-        (("-e", "tp_launch_recipe=some"), "/of/recipe", ["prepared", "recipe:1"]),
-        (("-e", "tp_launch_recipe=some", "-e", "model=/srv/x"), "/srv/x", ["prepared", "recipe:1"]),
+        (("-e", "model=/srv/x"), "/srv/x", [], []),
+        (("-e", "image=a:1"), None, ["prepared", "a:1"], []),
+        (("-e", "tp_launch_recipe=some", "-e", "model=/srv/x", "-e", "image=a:1"), "/srv/x", ["prepared", "a:1"], []),
+        (("-e", "tp_launch_recipe=some"), "/of/recipe", ["prepared", "recipe:1"], ["held", "free"]),
+        (("-e", "tp_launch_recipe=some", "-e", "model=/srv/x"), "/srv/x", ["prepared", "recipe:1"], ["held", "free"]),
     ],
 )
-def test_the_playbook_brings_what_is_named(scene: Scene, words: tuple[str, ...], model: str | None, images: list[str]) -> None:
+def test_the_playbook_brings_what_is_named(scene: Scene, words: tuple[str, ...], model: str | None, images: list[str], locks: list[str]) -> None:
     code, told = scene.run(STAGE, *words)
     assert code == 0, told
     assert [call["path"] for call in scene.calls("model_sync")] == ([model] if model else [])
     assert [call["image"] for call in scene.calls("docker_image_sync")] == images
+    # Only what is a deploy's stage needs the deployment's lock, and looks at its ranks.
+    assert [call.get("state", "held") for call in scene.calls("deployment_lock", "spark1")] == locks
+    assert len(scene.calls("inference_info")) == len(scene.calls("inference_plan", "spark1")) == len(locks) // 2
+
+
+@pytest.mark.parametrize(("words", "locks"), [(("-e", "model=/srv/x"), []), (("-e", "tp_launch_recipe=some"), ["held", "free"])])
+def test_a_copy_that_fails_ends_with_its_sentence(scene: Scene, words: tuple[str, ...], locks: list[str]) -> None:
+    scene.answers["model_sync spark2"] = [{"failed": True, "msg": "spark2 has no room."}]
+    code, told = scene.run(STAGE, *words)
+    assert code != 0 and '"msg": "spark2 has no room."' in told.rpartition("TASK [")[2], told
+    assert [call.get("state", "held") for call in scene.calls("deployment_lock", "spark1")] == locks
 
 
 @pytest.mark.parametrize(

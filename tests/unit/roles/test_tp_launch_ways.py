@@ -82,7 +82,7 @@ class Ways:
             (tasks / "main.yml").write_text("- sparkstack.inference.other:\n")
         docker = folder / "ansible_collections" / "community" / "docker" / "plugins" / "action"
         docker.mkdir(parents=True)
-        for name in ("docker_image_tag", "docker_container"):
+        for name in ("docker_host_info", "docker_image_info", "docker_image_tag", "docker_container"):
             (docker / f"{name}.py").write_text(STAND_IN)
         for path in [*(ROOT / "plugins" / "modules").glob("*.py"), pathlib.Path("other.py")]:
             (here / "plugins" / "action" / path.name).write_text(STAND_IN)
@@ -143,7 +143,7 @@ def test_room_is_made_and_the_nodes_are_guarded_while_the_ranks_load(ways: Ways)
     told = ways.play("main", {"inference_plan": [{"plan": wanted}]}, tp_launch_memory_floor="3g", tp_launch_drop_caches=True)
     assert "answered" in told
     assert [[call["name"] for call in ways.calls("docker_container", host)] for host in ("spark1", "spark2")] == [[], ["embeddings"]]
-    assert [[call["wanted"] for call in ways.calls("page_cache_release", host)] for host in ("spark1", "spark2")] == [[], [7]]
+    assert [[int(call["wanted"]) for call in ways.calls("page_cache_release", host)] for host in ("spark1", "spark2")] == [[], [7]]
     # It is looked whether they can be guarded, then they are, then they are no more.
     assert [call.get("state", "started") for call in ways.calls("memory_guard", "spark2")] == ["started", "started", "stopped"]
     assert [call.get("state") for call in ways.calls("inference_launch", "spark2")] == ["absent", "started"]
