@@ -112,7 +112,7 @@ def test_a_power_cut_costs_what_was_on_its_way(hub: hubs.Hub) -> None:
     hub.rate = 6e6
     with begun(hub) as run:
         play.wait_for_line(run, " GB/s", 60)
-        play.lab("kill", "spark1")
+        play.lab("power-cut", "spark1")
     play.lab("up")
     hub.rate = None
     hub.seen.clear()
