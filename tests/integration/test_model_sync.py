@@ -240,6 +240,31 @@ def test_with_tls_and_by_the_other_digest(worker: str) -> None:
     assert digests(worker) == digests("spark1")
 
 
+@pytest.fixture
+def trusting(worker: str) -> t.Iterator[str]:
+    """The worker's root logs in on the head without a question, as rsync needs."""
+    key, there = "/root/.ssh/id_ed25519", ADDRESS["spark1"]
+    play.node(
+        worker, f"mkdir -p -m 700 /root/.ssh; ssh-keygen -q -t ed25519 -N '' -f {key} -C sync-test; ssh-keyscan -t ed25519 {there} > /root/.ssh/known_hosts"
+    )
+    public = play.node(worker, f"cat {key}.pub").strip()
+    play.node("spark1", f"mkdir -p -m 700 /root/.ssh; echo {shlex.quote(public)} >> /root/.ssh/authorized_keys")
+    yield worker
+    play.node(worker, f"rm -f {key} {key}.pub /root/.ssh/known_hosts")
+    play.node("spark1", "sed -i '/sync-test/d' /root/.ssh/authorized_keys")
+
+
+def test_by_rsync_where_the_nodes_trust_each_other(trusting: str) -> None:
+    done = sync(transport="rsync")["spark2"]
+    assert (done["changed"], done["verified"], done["bytes_sent"]) == (True, True, total())
+    assert digests(trusting) == digests("spark1")
+    assert max(int(python(node, CACHED, MODEL)) for node in ADDRESS) < total() / 100
+    assert sync(transport="rsync")["spark2"]["changed"] is False
+    play.node(trusting, "rm /root/.ssh/known_hosts; rm -rf /srv/sync-model")
+    told = sync(transport="rsync")["spark2"]["msg"]
+    assert told.startswith(f"rsync from {ADDRESS['spark1']} ended with 255 (") and told.endswith("works here without a question.")
+
+
 @contextlib.contextmanager
 def half_way(worker: str, **arguments: t.Any) -> t.Iterator[subprocess.Popen[str]]:
     """A run whose copy is half done, and has on its link as good as stopped: C(play.lab("rate", "spark1", "off")) lets it go on."""
