@@ -102,8 +102,8 @@ def hosts(out: str, err: str) -> dict[str, dict[str, t.Any]]:
 def nothing_left() -> None:
     """No agent runs and nothing listens on the fabric."""
     for node, address in ADDRESS.items():
-        assert play.node(node, "for _turn in $(seq 100); do pgrep -x model-sync >/dev/null || exit 0; sleep 0.1; done; echo runs") == ""
-        assert play.node(node, f"ss -Hltn 'src {address}'") == ""
+        ended = "for _turn in $(seq 100); do pgrep -x model-sync >/dev/null || break; sleep 0.1; done; pgrep -x model-sync"
+        assert play.node(node, f"{ended}; ss -Hltn 'src {address}'") == ""
 
 
 def until(condition: t.Callable[[], t.Any], seconds: float) -> None:
@@ -133,10 +133,11 @@ def worker() -> str:
 
 
 @pytest.fixture
-def copied(worker: str) -> str:
-    """The worker with the model."""
-    assert sync()["spark2"]["verified"] is True
-    return worker
+def copied() -> str:
+    """The worker with the model, of which an earlier test may have left all."""
+    assert sync(delete_extra=True)["spark2"]["verified"] is True
+    assert digests("spark2") == digests("spark1")
+    return "spark2"
 
 
 def total() -> int:
