@@ -113,7 +113,7 @@ def test_a_power_cut_costs_what_was_on_its_way(hub: hubs.Hub) -> None:
     with begun(hub) as run:
         play.wait_for_line(run, " GB/s", 60)
         play.lab("power-cut", "spark1")
-    play.lab("up")
+    play.lab("start", "spark1")
     hub.rate = None
     hub.seen.clear()
     assert "gone" in play.node("spark1", f"test -e {MODEL} || echo gone")
