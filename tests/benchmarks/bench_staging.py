@@ -333,7 +333,7 @@ def fanout(gigabytes: float, turns: int, memory: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=8, help="size of the tree (default: 8)")
-    parser.add_argument("--image-megabytes", type=int, default=500, help="size of the image (default: 500)")
+    parser.add_argument("--image-megabytes", type=int, default=500, help="size of the image (default: 500; 0: leave it out)")
     parser.add_argument("--fanout-gigabytes", type=float, default=2, help="size of the tree for five nodes (default: 2; 0: leave it out)")
     parser.add_argument("--memory", default="1500M", help="limit of each of the five nodes (default: 1500M)")
     parser.add_argument("--turns", type=int, default=3, help="how often each way is taken (default: 3)")
@@ -347,7 +347,8 @@ def main() -> None:
         play.node("spark1", "rm -rf /srv/bench-staging")
         play.node("spark1", python(LAY, SOURCE, str(int(options.gigabytes * 1e9)), str(SHARD)))
         models(int(play.node("spark1", f"find {SOURCE} -type f -printf '%s\\n' | awk '{{ s += $1 }} END {{ print s }}'")), options.turns)
-        images(options.turns, options.image_megabytes * 10**6)
+        if options.image_megabytes:
+            images(options.turns, options.image_megabytes * 10**6)
     finally:
         for node in ("spark1", "spark2"):
             play.node(node, "rm -rf /srv/bench-staging /var/cache/sparkstack/staging")

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import typing as t
@@ -84,14 +87,21 @@ def test_a_model_comes_over_ssh_and_the_page_cache_stays_as_it_was(hub: hubs.Hub
     assert download(hub)[1].count('"changed": false') == 1 and "lab/tiny" in play.node("spark1", f"cat {MODEL}/.sparkstack-model.json")
 
 
+@contextlib.contextmanager
+def begun(hub: hubs.Hub) -> t.Iterator[subprocess.Popen[str]]:
+    """A download in the background; its Ansible is killed, with all forks, when the block ends."""
+    run = subprocess.Popen(command(hub), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    try:
+        yield run
+    finally:
+        os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
+
+
 def test_the_download_goes_on_without_its_controller_and_a_second_run_sees_it(hub: hubs.Hub) -> None:
     hub.rate = 6e6
-    run = subprocess.Popen(command(hub), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
-    assert run.stdout is not None
-    line = next(line for line in run.stdout if "[spark1] lab/tiny:" in line)
-    assert " of 0.1 GB (" in line
-    run.kill()
-    run.wait()
+    with begun(hub) as run:
+        assert " of 0.1 GB (" in play.wait_for_line(run, "[spark1] lab/tiny:", 60)
     code, told = download(hub)
     # The first one has brought all of it.
     assert code == 0 and '"changed": false' in told and "[spark1] lab/tiny:" in told, told
@@ -100,12 +110,10 @@ def test_the_download_goes_on_without_its_controller_and_a_second_run_sees_it(hu
 
 def test_a_power_cut_costs_what_was_on_its_way(hub: hubs.Hub) -> None:
     hub.rate = 6e6
-    with subprocess.Popen(command(hub), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
-        assert run.stdout is not None
-        next(line for line in run.stdout if "[spark1] lab/tiny:" in line and "(0 %)" not in line and "GB/s" in line)
-        play.lab("kill", "spark1")
-        run.kill()
-    play.lab("up")
+    with begun(hub) as run:
+        play.wait_for_line(run, " GB/s", 60)
+        play.lab("power-cut", "spark1")
+    play.lab("start", "spark1")
     hub.rate = None
     hub.seen.clear()
     assert "gone" in play.node("spark1", f"test -e {MODEL} || echo gone")

@@ -102,8 +102,8 @@ def hosts(out: str, err: str) -> dict[str, dict[str, t.Any]]:
 def nothing_left() -> None:
     """No agent runs and nothing listens on the fabric."""
     for node, address in ADDRESS.items():
-        assert play.node(node, "for _turn in $(seq 100); do pgrep -x model-sync >/dev/null || exit 0; sleep 0.1; done; echo runs") == ""
-        assert play.node(node, f"ss -Hltn 'src {address}'") == ""
+        ended = "for _turn in $(seq 100); do pgrep -x model-sync >/dev/null || break; sleep 0.1; done; pgrep -x model-sync"
+        assert play.node(node, f"{ended}; ss -Hltn 'src {address}'") == ""
 
 
 def until(condition: t.Callable[[], t.Any], seconds: float) -> None:
@@ -133,10 +133,11 @@ def worker() -> str:
 
 
 @pytest.fixture
-def copied(worker: str) -> str:
-    """The worker with the model."""
-    assert sync()["spark2"]["verified"] is True
-    return worker
+def copied() -> str:
+    """The worker with the model, of which an earlier test may have left all."""
+    assert sync(delete_extra=True)["spark2"]["verified"] is True
+    assert digests("spark2") == digests("spark1")
+    return "spark2"
 
 
 def total() -> int:
@@ -238,6 +239,31 @@ def test_a_hub_cache_comes_as_files(worker: str) -> None:
 def test_with_tls_and_by_the_other_digest(worker: str) -> None:
     assert sync(tls=True, digest="sha256")["spark2"]["verified"] is True
     assert digests(worker) == digests("spark1")
+
+
+@pytest.fixture
+def trusting(worker: str) -> t.Iterator[str]:
+    """The worker's root logs in on the head without a question, as rsync needs."""
+    key, there = "/root/.ssh/id_ed25519", ADDRESS["spark1"]
+    play.node(
+        worker, f"mkdir -p -m 700 /root/.ssh; ssh-keygen -q -t ed25519 -N '' -f {key} -C sync-test; ssh-keyscan -t ed25519 {there} > /root/.ssh/known_hosts"
+    )
+    public = play.node(worker, f"cat {key}.pub").strip()
+    play.node("spark1", f"mkdir -p -m 700 /root/.ssh; echo {shlex.quote(public)} >> /root/.ssh/authorized_keys")
+    yield worker
+    play.node(worker, f"rm -f {key} {key}.pub /root/.ssh/known_hosts")
+    play.node("spark1", "sed -i '/sync-test/d' /root/.ssh/authorized_keys")
+
+
+def test_by_rsync_where_the_nodes_trust_each_other(trusting: str) -> None:
+    done = sync(transport="rsync")["spark2"]
+    assert (done["changed"], done["verified"], done["bytes_sent"]) == (True, True, total())
+    assert max(int(python(node, CACHED, MODEL)) for node in ADDRESS) < total() / 100
+    assert digests(trusting) == digests("spark1")
+    assert sync(transport="rsync")["spark2"]["changed"] is False
+    play.node(trusting, "rm /root/.ssh/known_hosts; rm -rf /srv/sync-model")
+    told = sync(transport="rsync")["spark2"]["msg"]
+    assert told.startswith(f"rsync from {ADDRESS['spark1']} ended with 255 (") and told.endswith("works here without a question.")
 
 
 @contextlib.contextmanager
