@@ -65,7 +65,7 @@ def test_the_templates_get_their_surveys_as_data(given: list[tuple[str, dict[str
     launch = templates["Sparks: launch"]
     assert launch["survey_spec"]["spec"][0]["variable"] == "tp_launch_recipe" and launch["survey_enabled"] is True
     assert launch["survey_spec"]["spec"][-1]["choices"] == ["true", "false"] and launch["survey_spec"]["spec"][-1]["default"] == "false"
-    assert launch["credentials"] == ["Sparks"] and launch["extra_vars"] == {"tp_launch_history_dir": ""} and launch["job_slice_count"] == 1
+    assert launch["credentials"] == ["Sparks"] and launch["extra_vars"] == {"tp_launch_history_dir": ""} and int(launch["job_slice_count"]) == 1
     assert launch["notification_templates_error"] == ["Sparks: mail"] and "survey_spec" not in templates["Sparks: preflight"]
     assert of(given, "workflow_job_template")[0]["survey_spec"] == launch["survey_spec"]
 
