@@ -144,7 +144,15 @@ def rsync(run: RunCommand, program: t.Optional[str], params: Data) -> Data:
         raise TreeError(
             f"rsync from {params['source_address']} ended with {code} ({reason}): see that `ssh {params['source_address']}` works here without a question."
         )
-    drop_files(os.path.join(params["path"], name) for name in names)
+    paths = [os.path.join(params["path"], name) for name in names]
+    for path in paths:
+        # The kernel gives up no page that is not on the disk yet.
+        number = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+    drop_files(paths)
     return itemized(out)
 
 

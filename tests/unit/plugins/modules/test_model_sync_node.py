@@ -22,6 +22,7 @@ from copying import ADDRESS, TOKEN, Node, answers, lay, listing, until  # noqa: 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_agent as agent  # noqa: E402
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_node as node  # noqa: E402
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_state as state  # noqa: E402
+from ansible_collections.sparkstack.inference.plugins.module_utils._page_cache import held
 from ansible_collections.sparkstack.inference.plugins.modules import model_sync_node as subject  # noqa: E402
 
 START = """
@@ -170,6 +171,8 @@ def test_rsync_really_copies_what_it_is_asked_to(tmp_path: pathlib.Path) -> None
         return done.returncode, done.stdout, done.stderr
 
     found = node.rsync(local, "rsync", rsync_params(tmp_path, files=asked))
+    # What it wrote is on the disk, so that the kernel could give its pages back.
+    assert held([str(tmp_path / "target" / name) for name in ("a.bin", "sub/b c.bin")]) == 0
     assert (sorted(found["moved"]), found["received"]) == (["a.bin", "link.bin", "sub/b c.bin"], 10007)
     target = tmp_path / "target"
     assert (target / "sub" / "b c.bin").stat().st_mtime_ns == (tmp_path / "source" / "sub" / "b c.bin").stat().st_mtime_ns
