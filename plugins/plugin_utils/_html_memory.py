@@ -138,8 +138,9 @@ def _levels(y: _Height) -> Markup:
 
 
 def _amounts(y: _Height) -> Markup:
-    """What the levels stand for; over everything, as a curve begins at the top."""
-    return Markup("".join(tag("text", size(y.total * share), x="2", y=y.of(y.total * share) + 13, class_="soft") for share in (0.5, 1.0)))
+    """What the levels stand for; at the right, as a curve begins at the top on the left."""
+    levels = [(size(y.total * share), y.of(y.total * share) + 13) for share in (0.5, 1.0)]
+    return Markup("".join(tag("text", words, x="100%", y=at, text_anchor="end", class_="soft") for words, at in levels))
 
 
 def _times(whole: float) -> Markup:
@@ -180,7 +181,7 @@ def _line(kind: str, value: float | None, y: _Height, word: str, side: str) -> l
     at = y.of(max(value, 0.0))
     # The words stand above their line, but not above the picture.
     base = at - 5 if at - 5 > _TOP + 12 else at + 14
-    text = tag("text", f"{word} {size(max(value, 0.0))}", x="76" if side == "start" else "100%", y=base, text_anchor=side, class_=f"{kind}-word strong")
+    text = tag("text", f"{word} {size(max(value, 0.0))}", x="2" if side == "start" else "100%", y=base, text_anchor=side, class_=f"{kind}-word strong")
     return [tag("line", x1="0", x2="100%", y1=at, y2=at, class_=kind), text]
 
 

@@ -80,8 +80,8 @@ def test_it_is_told_again_out_of_the_record(folder: pathlib.Path) -> None:
 
 def test_a_launch_that_fails_shows_where_each_rank_stood(folder: pathlib.Path) -> None:
     recipe = yaml.safe_load(RECIPE.read_text())
-    # More than the nodes have: each rank fails where it takes its cache.
-    recipe["engines"]["vllm"]["arguments"]["kv-cache-memory-bytes"] = 100 << 30
+    # GiB, more than the nodes have: each rank fails where it takes its cache.
+    recipe["engines"]["vllm"]["environment"]["VLLM_CPU_KVCACHE_SPACE"] = "100"
     path = folder / "big.yml"
     path.write_text(yaml.safe_dump(recipe))
     run = play.playbook("deploy_qwen.yml", extra={"tp_launch_recipe": str(path), "tp_launch_memory_check": "warn", **extra(folder, "failed.html")})
