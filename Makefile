@@ -22,7 +22,7 @@ BIN := $(abspath $(VENV))/bin
 export ANSIBLE_COLLECTIONS_PATH := $(abspath build/collections)
 export LC_ALL := C.UTF-8
 
-.PHONY: demo test gates lint unit sanity importer integration lab-tests bench faults venv venv-lab venv-unit collection lab engine browser clean
+.PHONY: demo test gates lint unit sanity importer integration lab-tests long bench faults venv venv-lab venv-unit collection lab engine browser clean
 
 # The whole path on two nodes of this machine: nothing to a printed completion.
 demo: collection engine
@@ -39,6 +39,10 @@ unit: venv-unit
 
 lab-tests: venv collection engine browser
 	$(BIN)/pytest --durations=25 --durations-min=20 tests/lab tests/integration
+
+# What `make test` leaves out: a minute and more of the lab each, or another one of a kind that it has. Every command of the guides is here.
+long: venv collection engine browser
+	$(BIN)/pytest -m long --durations=25 --durations-min=20 tests/lab tests/integration
 
 # What a published collection is held to, on the lowest and the newest core. Environments are kept in build/.
 gates: lint importer

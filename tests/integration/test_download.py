@@ -108,6 +108,7 @@ def test_the_download_goes_on_without_its_controller_and_a_second_run_sees_it(hu
     assert len(hub.loads(".safetensors")) == 2
 
 
+@pytest.mark.long
 def test_a_power_cut_costs_what_was_on_its_way(hub: hubs.Hub) -> None:
     hub.rate = 6e6
     with begun(hub) as run:

@@ -193,6 +193,7 @@ def test_damage_is_found_and_only_that_is_mended(copied: str, damage: str, comes
     assert digests(copied) == digests("spark1")
 
 
+@pytest.mark.long
 def test_a_flip_that_size_and_time_hide_is_found_by_checksum(copied: str) -> None:
     play.node(
         copied,
@@ -236,6 +237,7 @@ def test_a_hub_cache_comes_as_files(worker: str) -> None:
         play.node("spark1", f"rm -rf {cache}")
 
 
+@pytest.mark.long
 def test_with_tls_and_by_the_other_digest(worker: str) -> None:
     assert sync(tls=True, digest="sha256")["spark2"]["verified"] is True
     assert digests(worker) == digests("spark1")
@@ -255,6 +257,7 @@ def trusting(worker: str) -> t.Iterator[str]:
     play.node("spark1", "sed -i '/sync-test/d' /root/.ssh/authorized_keys")
 
 
+@pytest.mark.long
 def test_by_rsync_where_the_nodes_trust_each_other(trusting: str) -> None:
     done = sync(transport="rsync")["spark2"]
     assert (done["changed"], done["verified"], done["bytes_sent"]) == (True, True, total())
@@ -304,7 +307,7 @@ def the_rest_only(worker: str) -> None:
     assert digests(worker) == digests("spark1")
 
 
-@pytest.mark.parametrize("killed", ["spark1", "spark2"])
+@pytest.mark.parametrize("killed", ["spark2", pytest.param("spark1", marks=pytest.mark.long)])
 def test_a_node_s_agent_is_killed_in_the_middle(worker: str, killed: str) -> None:
     with half_way(worker) as run:
         play.node(killed, "pkill -9 -x model-sync")
@@ -313,6 +316,7 @@ def test_a_node_s_agent_is_killed_in_the_middle(worker: str, killed: str) -> Non
     the_rest_only(worker)
 
 
+@pytest.mark.long
 def test_the_controller_is_killed_in_the_middle(worker: str) -> None:
     with half_way(worker) as run:
         os.killpg(run.pid, signal.SIGKILL)
@@ -380,6 +384,7 @@ def test_bad_input_is_one_sentence_and_both_ends_stay_as_they_are(worker: str) -
     assert play.node(worker, "ls /srv/sync-model") == ""
 
 
+@pytest.mark.long
 def test_a_source_that_changes_meanwhile_is_told(worker: str) -> None:
     with half_way(worker) as run:
         play.node("spark1", f"cp -p {MODEL}/config.json /srv/sync-model/kept; echo ' ' >> {MODEL}/config.json")

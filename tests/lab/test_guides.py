@@ -27,7 +27,7 @@ sys.path.insert(0, str(play.ROOT / "tests"))
 
 import guides  # noqa: E402  (the path above must come first)
 
-pytestmark = [pytest.mark.lab, pytest.mark.engine]
+pytestmark = [pytest.mark.lab, pytest.mark.engine, pytest.mark.long]
 
 MODELS = "http://10.77.0.11:30000/v1/models"
 IMAGE = "sparkstack/vllm-cpu:0.32.0"

@@ -78,6 +78,7 @@ def test_it_is_told_again_out_of_the_record(folder: pathlib.Path) -> None:
     assert "told by the watch" in read(folder / "node.html")
 
 
+@pytest.mark.long
 def test_a_launch_that_fails_shows_where_each_rank_stood(folder: pathlib.Path) -> None:
     recipe = yaml.safe_load(RECIPE.read_text())
     # GiB, more than the nodes have: each rank fails where it takes its cache.
