@@ -105,7 +105,14 @@ def launch_record(
     times = (float(began if began is not None else now), now)
     # What a log says is in it, and may look like a template.
     record = _history.record(plan, verdict or {}, answer or {}, times, known, str(failure), bool(restored), beside or {})
-    return t.cast("dict[str, t.Any]", wrap_var(record))
+    return t.cast("dict[str, t.Any]", wrap_var(_bare(record)))
+
+
+def _bare(value: t.Any) -> t.Any:
+    """The same in plain lists and mappings: since ansible-core 2.19 a filter is given others, and C(wrap_var) can't make a list of their kind."""
+    if isinstance(value, t.Mapping):
+        return {key: _bare(inner) for key, inner in value.items()}
+    return [_bare(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 class FilterModule:

@@ -60,6 +60,6 @@ def test_what_serves_is_well_and_a_target(tmp_path: pathlib.Path) -> None:
 def test_a_node_that_is_away_is_the_verdict(tmp_path: pathlib.Path) -> None:
     away = tmp_path / "away.ini"
     away.write_text("spark2 ansible_port=9\n")
-    run = play.playbook("playbooks/health.yml", "-i", str(away))
+    run = play.playbook("playbooks/health.yml", "-i", str(away), extra={"deployment": play.DEPLOYMENT})
     assert run.code == 2, run.output
     assert "its head answers, but what runs on spark2 is unknown. Make the nodes reachable by ssh, then run this again." in run.text

@@ -245,7 +245,8 @@ def test_a_rollback_that_has_nothing_to_go_back_to_hands_over_why(project: Proje
 
 @pytest.mark.parametrize(("strict", "ended"), [("false", ("successful", 0)), ("true", ("failed", 2))])
 def test_a_diagnosis_hands_its_verdict_over_also_where_it_ends_as_the_launch_did(project: Project, strict: str, ended: tuple[str, int]) -> None:
-    stopped = {"inference_info spark2": [info(container(1, running=False, exit_code=1))]}
+    ranks = [{"node": f"spark{rank + 1}", "container": f"tiny-rank{rank}", "rank": rank} for rank in (0, 1)]
+    stopped = {"diagnosis_plan": [{"plan": {"json": "", "bundle": "", "ordered": True, "ranks": ranks, "notes": []}}]}
     asked = {"deployment": "tiny", "strict": strict}
     job = project.job("diagnose", stopped, looks=(look(READY), look(CRASH, running=False, exit_code=1)), extravars=asked)
     assert (job.ended, job.handed()) == (ended, 1), job.output

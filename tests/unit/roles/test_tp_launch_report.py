@@ -55,11 +55,16 @@ def test_a_run_that_serves_leaves_one_too(ways: Ways) -> None:
 
 def test_it_tells_what_came_to_the_nodes(ways: Ways) -> None:
     came = {"bytes_sent": 3 << 30, "seconds": 10.0, "throughput_mb_s": 322.1}
-    known = {"image_sync_moved": {**came, "what": "image"}, "model_staging_moved": {**came, "what": "model", "bytes_sent": 5 << 30}}
+    known: dict[str, t.Any] = {"image_sync_moved": {**came, "what": "image"}, "model_staging_moved": {**came, "what": "model", "bytes_sent": 5 << 30}}
+    known["preflight_report"] = {"result": "ready", "nodes": ["spark1", "spark2"], "checks": [{"item": "reach", "result": "ready", "message": "both ways"}]}
+    known["__tp_launch_collective"] = {"verdict": "ready", "message": "They reduce.", "group": {"bus_gb_s": 21.9, "devices": ["rocep1s0f0"]}}
     said, path = report(ways, {}, "-e", json.dumps(known))
     page = path.read_text()
     assert "failed=0" in said and page.count(">3.0 GiB<") == page.count(">5.0 GiB<") == 2 and page.count(">322 MB/s<") == 4
-    assert "from the hub" not in page
+    assert "from the hub" not in page and "both ways" in page and "21.9 GB/s" in page
+    (kept,) = [call["record"] for call in ways.calls("launch_record", "spark1") if call["record"].get("answered")]
+    assert kept["told"]["collective"]["group"]["devices"] == ["rocep1s0f0"] and kept["told"]["preflight"]["nodes"] == ["spark1", "spark2"]
+    assert [[moved["what"] for moved in each] for each in kept["told"]["transfers"].values()] == [["model", "image"]] * 2
 
 
 def test_check_mode_leaves_none(ways: Ways) -> None:
