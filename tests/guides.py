@@ -86,7 +86,7 @@ STEPS = (
     Step("verdict", f"{PLAYBOOK}diagnose -i sparks.ini -e strict=true", "READY", changes=False),
     Step("verdict", f"{PLAYBOOK}diagnose -e logs=head.log,worker.log", "FAILED"),
     Step("verdict", f"{PLAYBOOK}diagnose -i sparks.ini -e bundle=support.tar.gz", "The support bundle is"),
-    Step("verdict", f"{PLAYBOOK}report -i sparks.ini -e deployment={DEPLOYMENT} -e tp_launch_report=launch.html", DEPLOYMENT),
+    Step("verdict", f"{PLAYBOOK}report -i sparks.ini -e deployment={DEPLOYMENT} -e tp_launch_report=launch.html", "The report is"),
     Step("verdict", f"{PLAYBOOK}health -i sparks.ini", "", changes=False),
     # It serves with a key.
     Step("security", "ansible-vault encrypt --vault-password-file vault-password secrets.yml", ""),
