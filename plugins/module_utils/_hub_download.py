@@ -210,8 +210,10 @@ def extra(folder: str, record: t.Mapping[str, t.Any], files: t.Iterable[Entry]) 
     for where, folders, there in os.walk(folder):
         # The hub's own programs keep their notes about a folder there.
         folders[:] = sorted(name for name in folders if name != ".cache")
-        found += [os.path.relpath(os.path.join(where, name), folder) for name in there]
-    return sorted(set(found) - names)
+        # A link to a folder is somebody's file like another, unless files of the model lie there.
+        links = [name for name in folders if os.path.islink(os.path.join(where, name))]
+        found += [os.path.relpath(os.path.join(where, name), folder) for name in there + links]
+    return sorted(set(found) - names - {name[:place] for name in names for place, letter in enumerate(name) if letter == os.sep})
 
 
 def partial(places: Places) -> int:

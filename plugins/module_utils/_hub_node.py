@@ -124,7 +124,13 @@ class Download:
             )
         new = files.record_of(self.places.tree, known, plan.files)
         extra = files.extra(self.places.final, record, plan.files)
-        files.link(self.places.final, self.places.tree, extra)
+        lost = files.link(self.places.final, self.places.tree, extra)
+        if lost:
+            # The old folder goes when the new one has its name, and they would go with it.
+            raise Failed(
+                f"{lost[0]} in {self.params['path']} is not the model's, and this disk can't give it a second name in the new folder:"
+                " move it elsewhere and run this again. What has come is kept."
+            )
         files.finish(self.places, new)
         return self._result(plan, record, missing, told["came"], spent)
 

@@ -130,8 +130,8 @@ class Hub:
         url = self.url(name, commit)
         where = urljoin(url, found.location)
         headers = self.utils.build_hf_headers(token=self.token)
-        if urlsplit(where).netloc != urlsplit(url).netloc:
-            # The hub has signed the address of another host, which the token is none of the business of.
+        if urlsplit(where)[:2] != urlsplit(url)[:2]:
+            # The hub has signed the address of another host, which the token is none of the business of; nor does it go unencrypted where it was not.
             headers = {key: value for key, value in headers.items() if key.lower() != "authorization"}
         with open(path, "ab") as stream:
             there = stream.tell()

@@ -14,8 +14,10 @@ Changeset Format".
 from __future__ import annotations
 
 import json
+import lzma
 import tarfile
 import typing as t
+import zlib
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity
 
@@ -36,7 +38,10 @@ def images(path: str) -> t.List[t.Dict[str, t.Any]]:
         with tarfile.open(path) as archive:
             members = {member.name: member for member in archive}
             return [_image(archive, members, entry) for entry in _json(archive, members, "manifest.json")]
-    except (tarfile.TarError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (tarfile.TarError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error, lzma.LZMAError, OSError) as error:
+        # What is wrong with the disk has a number; what gzip and bz2 say of damage has none.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise ArchiveError(f"{path} is no archive of `docker save`, or not a whole one: make it anew, uncompressed or with gzip.") from error
 
 

@@ -146,11 +146,14 @@ class Arrival:
         path = state.partial(self.root, self.wanted.name)
         own(os.path.dirname(path))
         there, self.trusted = self._journal.read()
-        if not os.path.exists(path):
+        # Its whole room is taken before the journal is begun: one that is smaller was cut by somebody, and a link was laid by somebody.
+        if os.path.islink(path):
+            os.unlink(path)
+        if not os.path.exists(path) or os.path.getsize(path) < self.wanted.size:
             there = {}
         there = {chunk: digest for chunk, digest in there.items() if 0 <= chunk < self.count}
         self._kept = there
-        plain = Plain(path, os.O_RDWR | os.O_CREAT)
+        plain = Plain(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         plain.reserve(self.wanted.size)
         self._journal.begin(there)
         with self.changed:
@@ -230,7 +233,7 @@ class Arrival:
         if user >= 0:
             os.fchown(self._file.number, user, group)
         os.fchmod(self._file.number, 0o644)
-        os.utime(unfinished, ns=(self.wanted.mtime_ns, self.wanted.mtime_ns))
+        os.utime(self._file.number, ns=(self.wanted.mtime_ns, self.wanted.mtime_ns))
         os.replace(unfinished, self.path)
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -273,6 +276,11 @@ def own(folder: str) -> None:
         user, group = owner(os.path.dirname(path))
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o755)
-            os.chmod(path, 0o755)
-            if user >= 0:
-                os.chown(path, user, group)
+            # Whoever owns the folder above may have put a link in its place meanwhile: nothing behind one is given away.
+            number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.fchmod(number, 0o755)
+                if user >= 0:
+                    os.fchown(number, user, group)
+            finally:
+                os.close(number)

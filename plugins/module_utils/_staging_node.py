@@ -20,7 +20,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._reach import
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_arrival import own
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_state import FOLDER
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_sum import available
-from ansible_collections.sparkstack.inference.plugins.module_utils._staging_tree import TreeError, look, problem_of
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_tree import TreeError, look, problem_of, problem_there
 
 Data = t.Dict[str, t.Any]
 RunCommand = t.Callable[..., t.Tuple[int, str, str]]
@@ -42,12 +42,7 @@ def view(path: str, source: bool, own_addresses: t.Sequence[str]) -> Data:
 
 def begin(params: Data) -> Data:
     """Start the node's part of a copy; :returns: C(ports), the port of each address. :raises TreeError: with a sentence."""
-    for entry in params["files"]:
-        problem = problem_of(entry["name"])
-        if not problem and not params["source"] and not _inside(params["path"], entry["name"]):
-            problem = f"{entry['name']} would lie behind a link that leads out of {params['path']}: remove the link."
-        if problem:
-            raise TreeError(problem)
+    _check(params)
     running = agent.ask(params["path"], {"do": "end"})
     if running is not None and not running["ended"]:
         raise TreeError(f"A copy of {params['path']} runs on this node already: run this again to see it to its end.")
@@ -66,6 +61,16 @@ def begin(params: Data) -> Data:
         raise
     agent.start(one)
     return {"ports": ports}
+
+
+def _check(params: Data) -> None:
+    """Believe no name that another node has told. :raises TreeError: with a sentence, before anything is touched."""
+    for entry in params["files"]:
+        problem = problem_of(entry["name"])
+        if not problem and not params["source"] and entry["mine"]:
+            problem = problem_there(params["path"], entry["name"])
+        if problem:
+            raise TreeError(problem)
 
 
 def told(path: str, message: Data, seconds: float = 0) -> Data:
@@ -116,6 +121,7 @@ def rsync(run: RunCommand, program: t.Optional[str], params: Data) -> Data:
     """Fetch by rsync over ssh, as this user; the names were chosen by the controller. :raises TreeError: with rsync's last words."""
     if not program:
         raise TreeError("rsync is not on this node: install it, or take `transport: fabric`.")
+    _check(params)
     unfinished = os.path.join(params["path"], FOLDER, "rsync")
     own(unfinished)
     names = [entry["name"] for entry in params["files"] if entry["mine"]]

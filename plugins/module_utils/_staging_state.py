@@ -92,10 +92,11 @@ class Journal:
         """Write it anew, with the chunks that count, and keep it open. :raises OSError:"""
         temporary = self._path + ".new"
         lines = [json.dumps(self._head)] + [f"{index} {digest.hex()}" for index, digest in sorted(there.items())]
-        with open(temporary, "w", encoding="utf-8") as stream:
+        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(temporary, flags | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
             stream.write("\n".join(lines) + "\n")
         os.replace(temporary, self._path)
-        self._number = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._number = os.open(self._path, flags | os.O_APPEND)
 
     def add(self, index: int, digest: bytes) -> None:
         """A chunk is there."""

@@ -62,18 +62,20 @@ def _scope(path: str, exists: bool) -> str:
 
 
 def _files(path: str, scope: str, source: bool) -> t.Iterator[t.Tuple[str, t.List[t.Any]]]:
-    yield from _walk(path, os.path.join(path, scope) if scope else path, source, set())
+    yield from _walk(path, os.path.join(path, scope) if scope else path, source, frozenset())
     reference = os.path.join("refs", "main")
     if scope and os.path.isfile(os.path.join(path, reference)):
         yield reference, _told(os.path.join(path, reference), os.stat(os.path.join(path, reference)), source)
 
 
-def _walk(root: str, folder: str, source: bool, seen: t.Set[str]) -> t.Iterator[t.Tuple[str, t.List[t.Any]]]:
-    """All files that are not hidden, links followed; hidden ones (C(.cache), C(.gitattributes)) are not the model's."""
+def _walk(root: str, folder: str, source: bool, above: t.FrozenSet[str]) -> t.Iterator[t.Tuple[str, t.List[t.Any]]]:
+    """All files that are not hidden, links followed; hidden ones (C(.cache), C(.gitattributes)) are not the model's.
+
+    :param above: the folders that this one lies in, so that a link to one of them is not followed for ever. Two links to one folder are two folders.
+    """
     real = os.path.realpath(folder)
-    if real in seen:
+    if real in above:
         return
-    seen.add(real)
     for name in sorted(os.listdir(folder)):
         if name.startswith("."):
             continue
@@ -88,7 +90,7 @@ def _walk(root: str, folder: str, source: bool, seen: t.Set[str]) -> t.Iterator[
                 continue
             raise TreeError(f"{short} in {root} leads nowhere: copy there what the link points to, or download the model again.") from error
         if stat.S_ISDIR(status.st_mode):
-            yield from _walk(root, full, source, seen)
+            yield from _walk(root, full, source, above | {real})
         elif stat.S_ISREG(status.st_mode):
             yield short, _told(full, status, source)
         elif source:
@@ -138,6 +140,23 @@ def _held(path: str) -> t.Iterator[t.Tuple[str, int]]:
 def held_by(view: t.Mapping[str, t.Any], name: str) -> int:
     """The bytes on disk that an unfinished file has already. :param name: the file's own. :param view: what :func:`look` returned."""
     return int(view["held"].get(os.path.basename(partial("", name)), 0))
+
+
+def problem_there(path: str, name: str) -> str:
+    """One sentence about what stands where a file is to lie, or nothing. :param name: one without a problem of its own."""
+    hidden = os.path.join(path, FOLDER)
+    # Whoever owns the model's folder could have what lies elsewhere written to, or cleared, by a link of that name.
+    if os.path.islink(hidden) or os.path.lexists(hidden) and not os.path.isdir(hidden):
+        return f"{hidden} is not the folder that a copy makes there for itself: remove it."
+    folder = os.path.dirname(os.path.join(path, name))
+    root = os.path.realpath(path)
+    if os.path.commonpath([root, os.path.realpath(folder)]) != root:
+        return f"{name} would lie behind a link that leads out of {path}: remove the link."
+    if os.path.isdir(os.path.join(path, name)):
+        return f"{name} is a folder in {path}, and a file at the source: remove the folder."
+    if not os.path.isdir(existing(folder)):
+        return f"{existing(folder)} is a file here, and a folder at the source: remove the file."
+    return ""
 
 
 def problem_of(name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pathlib
+import types
 import typing as t
 
 import pytest
@@ -132,3 +133,18 @@ def test_an_error_is_told_without_its_secrets(monkeypatch: pytest.MonkeyPatch) -
     assert program.reason(OSError(28, "No space left on device", "/m/x"))[0] == "space"
     assert program.reason(PermissionError(13, "Permission denied", "/m/x"))[0] == "disk"
     assert program.reason(ConnectionResetError(104, "Connection reset by peer"))[0] == "unreachable"
+
+
+@pytest.mark.parametrize(("where", "token_goes"), [("https://hub.test/x", True), ("/x", True), ("https://cdn.test/x", False), ("http://hub.test/x", False)])
+def test_the_token_goes_to_the_hub_alone_and_never_in_the_clear(tmp_path: pathlib.Path, where: str, token_goes: bool) -> None:
+    asked: list[dict[str, str]] = []
+    hub = program.Hub.__new__(program.Hub)
+    hub.repo, hub.endpoint, hub.token = "lab/tiny", "https://hub.test", "hf_secret"
+    hub.utils = types.SimpleNamespace(build_hf_headers=lambda token: {"authorization": f"Bearer {token}", "user-agent": "x"})
+    hub.files = types.SimpleNamespace(
+        hf_hub_url=lambda *_words, **_more: "https://hub.test/lab/tiny/x",
+        get_hf_file_metadata=lambda *_words, **_more: types.SimpleNamespace(location=where, xet_file_data=None),
+        http_get=lambda _url, _stream, headers, **_more: asked.append(headers),
+    )
+    hub.load({"name": "x", "size": 9}, "0" * 40, str(tmp_path / "x"), None)
+    assert [sorted(headers) for headers in asked] == [["authorization", "user-agent"] if token_goes else ["user-agent"]]

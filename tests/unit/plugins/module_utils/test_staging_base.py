@@ -252,6 +252,15 @@ def test_links_to_folders_are_followed_and_do_not_lead_in_a_circle(tmp_path: pat
     assert sorted(tree.look(str(model), source=True)["files"]) == ["a.bin", "more/b.bin"]
 
 
+def test_two_links_to_one_folder_are_two_folders(tmp_path: pathlib.Path) -> None:
+    """The second one was left out, without a word."""
+    model = lay(tmp_path / "model", {"a/b.bin": 2})
+    (model / "again").symlink_to("a")
+    (model / "outside").symlink_to(lay(tmp_path / "other", {"c.bin": 3}))
+    (model / "outside-too").symlink_to(tmp_path / "other")
+    assert sorted(tree.look(str(model), source=True)["files"]) == ["a/b.bin", "again/b.bin", "outside-too/c.bin", "outside/c.bin"]
+
+
 def broken(model: pathlib.Path, how: str) -> None:
     safetensors(model / "model.safetensors", cut=1 if how == "cut" else 0)
     if how == "dangling":

@@ -69,3 +69,17 @@ def test_what_is_no_whole_archive_is_refused_in_a_sentence(tmp_path: pathlib.Pat
             images(str(tmp_path / name))
     with pytest.raises(FileNotFoundError):
         images(str(tmp_path / "nowhere"))
+
+
+def test_a_damaged_archive_is_refused_in_a_sentence_wherever_the_damage_is(tmp_path: pathlib.Path) -> None:
+    packed = save(tmp_path / "packed.tar", "w:gz", layer=200_000).read_bytes()
+    refused = []
+    for place in range(20, len(packed) - 8, 5):
+        (tmp_path / "damaged").write_bytes(packed[:place] + bytes([packed[place] ^ 0xFF]) + packed[place + 1 :])
+        try:
+            images(str(tmp_path / "damaged"))
+        except ArchiveError as error:
+            refused.append(str(error))
+    assert len(refused) > 5 and set(refused) == {
+        f"{tmp_path}/damaged is no archive of `docker save`, or not a whole one: make it anew, uncompressed or with gzip."
+    }

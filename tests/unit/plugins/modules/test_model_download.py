@@ -116,6 +116,29 @@ def test_a_branch_stays_at_its_commit_until_an_update_which_brings_only_what_is_
     assert node.download(revision=first)["files_loaded"] == ["README.md", TWO] and "README.md" in node.content()
 
 
+def test_what_is_somebodys_own_is_not_lost_with_the_old_folder(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.download()
+    (node.folder / "big").mkdir()
+    (node.model / "linked").symlink_to(node.folder / "big")
+    (node.model / "notes.md").write_text("mine")
+    model = hubs.tiny_model()
+    model[TWO] = hubs.safetensors(b"new" * 100_000)
+    node.hub.commit(model)
+    real = os.link
+
+    def link(source: str, target: str, **more: t.Any) -> None:
+        if source.endswith("notes.md"):
+            raise PermissionError(1, "Operation not permitted")
+        real(source, target, **more)
+
+    monkeypatch.setattr(os, "link", link)
+    assert node.failed(update=True).startswith(f"notes.md in {node.model} is not the model's, and this disk can't give it a second name")
+    assert (node.model / "notes.md").read_text() == "mine" and (node.model / "linked").is_symlink()
+    monkeypatch.setattr(os, "link", real)
+    assert node.download(update=True)["extra"] == ["linked", "notes.md"]
+    assert (node.model / "notes.md").read_text() == "mine" and (node.model / "linked").readlink() == node.folder / "big"
+
+
 @pytest.mark.parametrize("damage", ["truncated", "missing", "flipped", "linked away"])
 def test_what_was_damaged_is_found_and_only_that_comes(node: Node, damage: str) -> None:
     node.download()

@@ -121,6 +121,44 @@ def test_a_link_out_of_the_folder_is_not_written_through(params: dict[str, t.Any
         node.begin({**params, "path": str(tmp_path / "target"), "source": False})
 
 
+def hidden_link(target: pathlib.Path) -> None:
+    (target / state.FOLDER).symlink_to(target.parent / "elsewhere")
+
+
+@pytest.mark.parametrize("way", ["begin", "rsync"])
+@pytest.mark.parametrize(
+    ("lay_there", "told"),
+    [
+        (hidden_link, "/target/.sparkstack-sync is not the folder that a copy makes there for itself: remove it."),
+        (lambda target: (target / "model-1.bin").mkdir(), "model-1.bin is a folder in {target}, and a file at the source: remove the folder."),
+        (lambda target: (target / "sub").write_text("x"), "{target}/sub is a file here, and a folder at the source: remove the file."),
+        (lambda target: (target / "sub").symlink_to("/tmp"), "sub/config.txt would lie behind a link that leads out of {target}: remove the link."),
+    ],
+)
+def test_what_stands_in_the_way_is_told_before_anything_is_touched(
+    params: dict[str, t.Any], tmp_path: pathlib.Path, way: str, lay_there: t.Callable[[pathlib.Path], t.Any], told: str
+) -> None:
+    """A hidden folder that is a link had all that lies elsewhere removed."""
+    lay(tmp_path / "elsewhere", {"precious": 9})
+    target = tmp_path / "target"
+    target.mkdir()
+    lay_there(target)
+    before = sorted(os.listdir(target))
+    with pytest.raises(subject.TreeError) as error:
+        if way == "begin":
+            node.begin({**params, "path": str(target), "source": False})
+        else:
+            node.rsync(lambda *_words, **_more: (0, "", ""), "rsync", rsync_params(tmp_path, files=params["files"]))
+    assert str(error.value).endswith(told.format(target=target))
+    assert os.listdir(tmp_path / "elsewhere") == ["precious"] and sorted(os.listdir(target)) == before
+
+
+def test_rsync_is_asked_for_no_name_that_leads_out_of_the_folder(tmp_path: pathlib.Path) -> None:
+    entry = {"name": "../outside", "size": 1, "mtime_ns": 1, "mine": True, "compare": False}
+    with pytest.raises(subject.TreeError, match=r"'\.\./outside' is no name of a file in a model's folder"):
+        node.rsync(lambda *_words, **_more: (0, "", ""), "rsync", rsync_params(tmp_path, files=[entry]))
+
+
 def test_only_files_of_the_folder_are_deleted(tmp_path: pathlib.Path) -> None:
     lay(tmp_path / "model", {"keep.bin": 1, "old/deep/a.bin": 1, "old/b.bin": 1, f"{state.FOLDER}/x.part": 1})
     (tmp_path / "outside").write_text("x")
@@ -149,6 +187,7 @@ def test_rsyncs_own_words_tell_what_came() -> None:
 def rsync_params(tmp_path: pathlib.Path, **more: t.Any) -> dict[str, t.Any]:
     return {
         "path": str(tmp_path / "target"),
+        "source": False,
         "files": listing(tmp_path / "source"),
         "reread": False,
         "stall_timeout": 60,
