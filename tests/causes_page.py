@@ -12,14 +12,14 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-import conftest
+import conftest  # noqa: F401 - makes the collection importable
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _kernel
 from ansible_collections.sparkstack.inference.plugins.module_utils._causes import CAUSES, Cause
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines import ENGINES
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._common import SIGNATURES
 
-PAGE = conftest.ROOT / "docs" / "guides" / "causes.md"
+PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "guides" / "causes.md"
 KINDS = {
     "cause": "",
     "death": "A process is gone, the reason stands elsewhere",
