@@ -60,7 +60,7 @@ class Play:
             action = subject.ActionModule.__new__(subject.ActionModule)
             action._task = task
             action._display = types.SimpleNamespace(display=self.lines.append)
-            task.args = {"image": "lab/x:1", "source": "spark1", "address": ADDRESS[host], "join_timeout": 2, **arguments}
+            task.args = {"image": "lab/x:1", "source": "spark1", "address": ADDRESS[host], "join_timeout": 8, **arguments}
 
             def execute(module_name: str, module_args: dict[str, t.Any], task_vars: object) -> dict[str, t.Any]:
                 assert module_name == "sparkstack.inference.docker_image_transfer"
