@@ -111,7 +111,7 @@ def _inner(name: str, shown: str, value: t.Any, option: Option) -> str:
     if option["type"] != "dict" or isinstance(value, str) and ("=" in value or value.lstrip().startswith("{")):
         return ""
     if not isinstance(value, t.Mapping):
-        return f"{shown}, and has to be a mapping: write {name}: {{NAME: VALUE}} in the inventory, or -e '{{\"{name}\": {{\"NAME\": \"VALUE\"}}}}'."
+        return f'{shown}, and has to be a mapping: write {name}: {{NAME: VALUE}} in the inventory, or -e \'{{"{name}": {{"NAME": "VALUE"}}}}\'.'
     known = option.get("options") or {}
     for key, given in value.items():
         if known and key not in known:
