@@ -126,9 +126,9 @@ class Ledger:
         self._advice = "Name a folder of your own, on a disk that has room." if folder else "Run this as root (become) on a node whose disk has room."
 
     def read(self) -> Data:
-        """C(lock), C(last), C(good) and C(previous) (mappings or None), C(launches) (ids, newest first), C(nodes) (the names of all nodes that had a rank in one
-        of these, in order), C(changed_at) (seconds since the epoch, or None), and C(problems): one sentence for each file that is damaged or closed. A damaged
-        file counts as none."""
+        """C(lock), C(last), C(good) and C(previous) (mappings or None), C(launches) (ids, newest first), C(nodes) (the names of all nodes that had a rank in
+        one of these, in order), C(changed_at) (seconds since the epoch, or None), and C(problems): one sentence for each file that is damaged or closed.
+        A damaged file counts as none."""
         problems: t.List[str] = []
         launches = self._launches(problems)
         good, previous = (self._load(name, problems) for name in ("good.json", "previous.json"))

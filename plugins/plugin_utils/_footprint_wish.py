@@ -119,15 +119,37 @@ def _speculative(value: t.Any) -> dict[str, t.Any]:
     return {"speculative": True, "draft_model": not own, "draft_tokens": int(value.get("num_speculative_tokens") or 0)}
 
 
-def knob(arguments: t.Mapping[str, t.Any], environment: t.Mapping[str, t.Any], memory: Memory) -> tuple[str, float] | None:
-    """The option by which the recipe itself sets the memory, and its value; None where it leaves that open."""
+def knob(arguments: t.Mapping[str, t.Any], environment: t.Mapping[str, t.Any], memory: Memory, gpus: bool | None = None) -> tuple[str, float] | None:
+    """The option by which the recipe itself sets the memory, and its value; None where it leaves that open.
+
+    :param gpus: whether the nodes have GPUs: without them a variable is heeded in place of the option that it sets, with them not at all. None where that is
+        not known; then it counts where no option does.
+    """
     named = _named(arguments)
+    told = {} if gpus else _variables(environment, memory)
     for option in memory.knobs:
         value = number(named.get(option))
+        given = next((held for sets, held in told.values() if sets == option), None)
+        if given and (gpus is False or not value):
+            return option, given
         if value:
             return option, value
-        for variable, (sets, factor) in memory.variables.items():
-            given = number(environment.get(variable))
-            if sets == option and given:
-                return option, given * factor
     return None
+
+
+def unheeded(arguments: t.Mapping[str, t.Any], environment: t.Mapping[str, t.Any], memory: Memory, gpus: bool | None) -> list[str]:
+    """What of the recipe's own settings the engine does not heed on such nodes, a sentence each; see :func:`knob`."""
+    named = _named(arguments)
+    told = []
+    for variable, (sets, _held) in _variables(environment, memory).items():
+        if gpus:
+            told.append(f"{variable} is heeded on nodes without a GPU only, so it sets nothing here")
+        elif gpus is False and number(named.get(sets)):
+            told.append(f"{variable} sets the cache, and {sets} beside it is not heeded on nodes without a GPU: leave one of them out")
+    return told
+
+
+def _variables(environment: t.Mapping[str, t.Any], memory: Memory) -> dict[str, tuple[str, float]]:
+    """The variables that are given, each with the option that it sets and its value as that option's."""
+    found = {name: (sets, (number(environment.get(name)) or 0) * factor) for name, (sets, factor) in memory.variables.items()}
+    return {name: (sets, value) for name, (sets, value) in found.items() if value}

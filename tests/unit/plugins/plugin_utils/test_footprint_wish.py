@@ -83,6 +83,29 @@ def test_the_recipe_s_own_setting(memory: t.Any, arguments: dict[str, t.Any], en
     assert subject.knob(arguments, environment, memory) == told
 
 
+CPU = {"VLLM_CPU_KVCACHE_SPACE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gpus", "told", "unheeded"),
+    [
+        # vLLM 0.32.0 for CPUs takes the variable's word over the option's, and for GPUs never looks at it.
+        ({"kv-cache-memory-bytes": "10G"}, False, ("kv-cache-memory-bytes", 2 * 1024**3), "VLLM_CPU_KVCACHE_SPACE sets the cache, and kv-cache-memory-bytes"),
+        ({"kv-cache-memory-bytes": "10G"}, True, ("kv-cache-memory-bytes", 10 * 1024**3), "VLLM_CPU_KVCACHE_SPACE is heeded on nodes without a GPU only"),
+        ({"kv-cache-memory-bytes": "10G"}, None, ("kv-cache-memory-bytes", 10 * 1024**3), ""),
+        ({"gpu-memory-utilization": 0.5}, False, ("kv-cache-memory-bytes", 2 * 1024**3), ""),
+        ({"gpu-memory-utilization": 0.5}, True, ("gpu-memory-utilization", 0.5), "VLLM_CPU_KVCACHE_SPACE is heeded on nodes without a GPU only"),
+        ({}, False, ("kv-cache-memory-bytes", 2 * 1024**3), ""),
+        ({}, True, None, "VLLM_CPU_KVCACHE_SPACE is heeded on nodes without a GPU only"),
+    ],
+)
+def test_a_variable_counts_where_the_engine_heeds_it(arguments: dict[str, t.Any], gpus: bool | None, told: t.Any, unheeded: str) -> None:
+    assert subject.knob(arguments, CPU, _vllm_memory.MEMORY, gpus) == told
+    found = subject.unheeded(arguments, CPU, _vllm_memory.MEMORY, gpus)
+    assert len(found) == bool(unheeded) and all(sentence.startswith(unheeded) for sentence in found)
+    assert not subject.unheeded(arguments, {}, _vllm_memory.MEMORY, gpus)
+
+
 def test_what_is_not_reckoned_with_is_told() -> None:
     """One replica is what the plan is made for; a switch that is off costs nothing."""
     told = subject.unreckoned({"enable_dp_attention": True, "dp-size": 2, "data-parallel-size": 1, "enable-lora": False, "context-length": 8})
