@@ -12,6 +12,7 @@ author: The sparkstack.inference developers (@sparkstack)
 description:
   - Compares the variables of hosts with what the collection's roles document of them, before a role begins and before a node is reached. A switch that is
     neither on nor off, a number that is none, a word that is none of the choices, or a network that is none, is told in a sentence that says what to write.
+  - So is a variable of the command line by which a playbook would bring something else than it then starts.
   - The collection's playbooks ask it first of all. No value of a kind in which a secret could be is shown.
 options:
   _terms:
@@ -49,6 +50,7 @@ import typing as t
 
 from ansible.errors import AnsibleError
 from ansible.plugins.lookup import LookupBase
+from ansible.utils.vars import load_extra_vars
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _variables
@@ -62,7 +64,7 @@ class LookupModule(LookupBase):
     def run(self, terms: list[str], variables: t.Any = None, **kwargs: t.Any) -> list[str]:
         """The sentences, see the documentation above."""
         known = _variables.options(ROLES)
-        told: dict[str, list[str]] = {}
+        told: dict[str, list[str]] = {problem: list(terms) for problem in _variables.overruling(load_extra_vars(self._loader))}
         for host in terms:
             given = variables["hostvars"][host]
             for name, option in known.items():

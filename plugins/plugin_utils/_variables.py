@@ -26,6 +26,9 @@ PLAYBOOKS: t.Mapping[str, Option] = {name: {"type": "bool"} for name in ("deploy
 """What only playbooks read."""
 NETWORKS = ("fabric_cidr", "fabric_configure_cidr", "nccl_env_fabric_cidr", "preflight_fabric_cidr")
 ADDRESSES = ("fabric_address", "nccl_env_fabric_address", "nccl_env_control_address", "preflight_fabric_address", "preflight_control_address")
+INSTEAD = {"image_sync_image": "tp_launch_image", "model_staging_path": "tp_launch_model_path", "node_prep_cache_dir": "tp_launch_cache_dir"}
+"""What the playbooks give their roles by what the recipe says, and what changes that. On the command line the former would be stronger than the playbook, and
+bring something else than is then started."""
 _SWITCH = ("true", "false", "yes", "no", "on", "off", "1", "0")
 """What both Ansible's check of types and its filter C(bool) take; of V(y) and V(t) the latter makes false before ansible-core 2.19."""
 _NUMBERS: t.Mapping[str, t.Callable[[str], t.Any]] = {"int": int, "float": float}
@@ -50,6 +53,13 @@ def options(roles: str) -> dict[str, Option]:
     found.update({name: {"type": "network"} for name in NETWORKS})
     found.update({name: {"type": "address"} for name in ADDRESSES})
     return found
+
+
+def overruling(given: t.Iterable[str]) -> list[str]:
+    """A sentence on each variable that a playbook sets by itself. :param given: the names of all that stand on the command line."""
+    return [
+        f"{name} can't be given on the command line, as the playbooks set it by the recipe: give {INSTEAD[name]}." for name in sorted(set(given) & set(INSTEAD))
+    ]
 
 
 def problem(name: str, value: t.Any, option: Option) -> str:

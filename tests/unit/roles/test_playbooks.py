@@ -101,6 +101,7 @@ def test_logs_need_no_node(tmp_path: pathlib.Path) -> None:
         ("deploy", "fabric_cidr=10.0.0.0/33", "fabric_cidr '10.0.0.0/33' is no IPv4 network: write it like 192.168.200.0/24."),
         ("prepare", "deploy_preflight=ja", "deploy_preflight is 'ja', and can only be true or false: write deploy_preflight=true or deploy_preflight=false."),
         ("status", "tp_launch_answer_timeout=soon", "tp_launch_answer_timeout is 'soon', and has to be a whole number, such as 60."),
+        ("stage", "image_sync_image=x:1", "image_sync_image can't be given on the command line, as the playbooks set it by the recipe: give tp_launch_image."),
         ("diagnose", "report_detail=all", "report_detail is 'all', and can only be one of these: short, normal, full."),
     ],
 )

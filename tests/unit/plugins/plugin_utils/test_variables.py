@@ -105,6 +105,15 @@ def test_no_value_is_shown_that_could_be_a_secret() -> None:
         assert "hunter2" not in _variables.problem(name, ["hunter2"], OPTIONS[name])
 
 
+def test_what_the_playbooks_set_themselves_is_refused_on_the_command_line() -> None:
+    text = "".join((ROOT / "playbooks" / f"{name}.yml").read_text(encoding="utf-8") for name in ("deploy", "prepare", "stage"))
+    for name, instead in _variables.INSTEAD.items():
+        assert f"{name}: " in text and name in OPTIONS and instead in OPTIONS
+    assert _variables.overruling(["tp_launch_image", "fabric_cidr", "awx_job_id"]) == []
+    told = "node_prep_cache_dir can't be given on the command line, as the playbooks set it by the recipe: give tp_launch_cache_dir."
+    assert _variables.overruling(["tp_launch_image", "node_prep_cache_dir"]) == [told]
+
+
 def test_what_a_role_takes_by_default_has_no_problem() -> None:
     for path in (ROOT / "roles").glob("*/defaults/main.yml"):
         for name, value in yaml.safe_load(path.read_text(encoding="utf-8")).items():
