@@ -205,7 +205,7 @@ def plan_memory(
         "cache_token_bytes": [round(footprint.cache(at).token + footprint.cache(at).window_token) for at in range(len(rows))],
         "problems": [],
         "refused": None,
-        "notes": _footprint_wish.unheeded(arguments, environment or {}, memory, _gpus(footprint.nodes)),
+        "notes": _footprint_wish.unheeded(arguments, environment or {}, memory),
         "assumed": footprint.assumed,
     }
     if not footprint.weights.known and not footprint.weights.rank(0):
@@ -214,12 +214,6 @@ def plan_memory(
     if measured:
         _size(footprint, measured, before, own, result)
     return result
-
-
-def _gpus(nodes: t.Sequence[Node]) -> bool | None:
-    """Whether they have GPUs; None where none was measured."""
-    seen = [node for node in nodes if node.total or node.gpus]
-    return any(node.gpus for node in seen) if seen else None
 
 
 def _footprint(
@@ -258,7 +252,7 @@ def _footprint(
     if not wish.context and not longest and kept.known:
         assumed.append(f"requests of {SHORT} tokens: neither the recipe nor the model says how long they may be")
     least = wanted if wish.context or memory.whole_context else min(wanted, SHORT)
-    given = _footprint_wish.knob(arguments, environment, memory, _gpus(grounds))
+    given = _footprint_wish.knob(arguments, environment, memory)
     return Footprint(model, memory, tensor_parallel, wish, grounds, shape, split, kept, wanted, least, given, certain, assumed)
 
 

@@ -119,34 +119,27 @@ def _speculative(value: t.Any) -> dict[str, t.Any]:
     return {"speculative": True, "draft_model": not own, "draft_tokens": int(value.get("num_speculative_tokens") or 0)}
 
 
-def knob(arguments: t.Mapping[str, t.Any], environment: t.Mapping[str, t.Any], memory: Memory, gpus: bool | None = None) -> tuple[str, float] | None:
+def knob(arguments: t.Mapping[str, t.Any], environment: t.Mapping[str, t.Any], memory: Memory) -> tuple[str, float] | None:
     """The option by which the recipe itself sets the memory, and its value; None where it leaves that open.
 
-    :param gpus: whether the nodes have GPUs: without them a variable is heeded in place of the option that it sets, with them not at all. None where that is
-        not known; then it counts where no option does.
+    A variable that sets an option counts before it: the engine's build that reads the variable heeds the option no more, and nobody else gives it.
     """
     named = _named(arguments)
-    told = {} if gpus else _variables(environment, memory)
+    told = _variables(environment, memory).values()
     for option in memory.knobs:
-        value = number(named.get(option))
-        given = next((held for sets, held in told.values() if sets == option), None)
-        if given and (gpus is False or not value):
-            return option, given
+        value = next((held for sets, held in told if sets == option), None) or number(named.get(option))
         if value:
             return option, value
     return None
 
 
-def unheeded(arguments: t.Mapping[str, t.Any], environment: t.Mapping[str, t.Any], memory: Memory, gpus: bool | None) -> list[str]:
-    """What of the recipe's own settings the engine does not heed on such nodes, a sentence each; see :func:`knob`."""
+def unheeded(arguments: t.Mapping[str, t.Any], environment: t.Mapping[str, t.Any], memory: Memory) -> list[str]:
+    """What of the recipe's own settings an engine may not heed, a sentence each; see :func:`knob`."""
     named = _named(arguments)
-    told = []
-    for variable, (sets, _held) in _variables(environment, memory).items():
-        if gpus:
-            told.append(f"{variable} is heeded on nodes without a GPU only, so it sets nothing here")
-        elif gpus is False and number(named.get(sets)):
-            told.append(f"{variable} sets the cache, and {sets} beside it is not heeded on nodes without a GPU: leave one of them out")
-    return told
+    told = [(name, sets) for name, (sets, _held) in _variables(environment, memory).items() if number(named.get(sets))]
+    return [
+        f"the engine's build for CPUs heeds {name} and not {sets} beside it, one for GPUs the other way round: leave one of them out" for name, sets in told
+    ]
 
 
 def _variables(environment: t.Mapping[str, t.Any], memory: Memory) -> dict[str, tuple[str, float]]:

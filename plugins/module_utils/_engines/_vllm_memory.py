@@ -145,7 +145,7 @@ MEMORY = Memory(
     # model_executor/layers/mamba/mamba_utils.py: without a type of its own the state has the model's.
     state_dtype="bfloat16",
     state_drafts=True,
-    # In GiB, on a CPU only, and there in place of the option (platforms/cpu.py: "Legacy setting").
+    # In GiB; read by the build for CPUs only, and there in place of the option (platforms/cpu.py: "Legacy setting").
     variables={"VLLM_CPU_KVCACHE_SPACE": (_BYTES, GIB)},
     source="vLLM 0.32.0",
 )

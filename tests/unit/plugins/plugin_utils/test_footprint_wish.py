@@ -87,23 +87,20 @@ CPU = {"VLLM_CPU_KVCACHE_SPACE": "2"}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "gpus", "told", "unheeded"),
+    ("arguments", "told", "unheeded"),
     [
-        # vLLM 0.32.0 for CPUs takes the variable's word over the option's, and for GPUs never looks at it.
-        ({"kv-cache-memory-bytes": "10G"}, False, ("kv-cache-memory-bytes", 2 * 1024**3), "VLLM_CPU_KVCACHE_SPACE sets the cache, and kv-cache-memory-bytes"),
-        ({"kv-cache-memory-bytes": "10G"}, True, ("kv-cache-memory-bytes", 10 * 1024**3), "VLLM_CPU_KVCACHE_SPACE is heeded on nodes without a GPU only"),
-        ({"kv-cache-memory-bytes": "10G"}, None, ("kv-cache-memory-bytes", 10 * 1024**3), ""),
-        ({"gpu-memory-utilization": 0.5}, False, ("kv-cache-memory-bytes", 2 * 1024**3), ""),
-        ({"gpu-memory-utilization": 0.5}, True, ("gpu-memory-utilization", 0.5), "VLLM_CPU_KVCACHE_SPACE is heeded on nodes without a GPU only"),
-        ({}, False, ("kv-cache-memory-bytes", 2 * 1024**3), ""),
-        ({}, True, None, "VLLM_CPU_KVCACHE_SPACE is heeded on nodes without a GPU only"),
+        # vLLM 0.32.0 for CPUs takes the variable's word over the option's.
+        ({"kv-cache-memory-bytes": "10G"}, ("kv-cache-memory-bytes", 2 * 1024**3), True),
+        ({"kv_cache_memory_bytes": "1G", "gpu-memory-utilization": 0.5}, ("kv-cache-memory-bytes", 2 * 1024**3), True),
+        ({"gpu-memory-utilization": 0.5}, ("kv-cache-memory-bytes", 2 * 1024**3), False),
+        ({}, ("kv-cache-memory-bytes", 2 * 1024**3), False),
     ],
 )
-def test_a_variable_counts_where_the_engine_heeds_it(arguments: dict[str, t.Any], gpus: bool | None, told: t.Any, unheeded: str) -> None:
-    assert subject.knob(arguments, CPU, _vllm_memory.MEMORY, gpus) == told
-    found = subject.unheeded(arguments, CPU, _vllm_memory.MEMORY, gpus)
-    assert len(found) == bool(unheeded) and all(sentence.startswith(unheeded) for sentence in found)
-    assert not subject.unheeded(arguments, {}, _vllm_memory.MEMORY, gpus)
+def test_a_variable_counts_before_the_option_that_it_sets(arguments: dict[str, t.Any], told: t.Any, unheeded: bool) -> None:
+    assert subject.knob(arguments, CPU, _vllm_memory.MEMORY) == told
+    sentence = "the engine's build for CPUs heeds VLLM_CPU_KVCACHE_SPACE and not kv-cache-memory-bytes beside it, one for GPUs the other way round"
+    assert subject.unheeded(arguments, CPU, _vllm_memory.MEMORY) == [f"{sentence}: leave one of them out"] * unheeded
+    assert not subject.unheeded(arguments, {}, _vllm_memory.MEMORY)
 
 
 def test_what_is_not_reckoned_with_is_told() -> None:
