@@ -107,7 +107,8 @@ def content(record: t.Mapping[str, t.Any]) -> t.Tuple[t.Any, ...]:
 
 def _nodes(records: t.Iterable[t.Mapping[str, t.Any]]) -> t.List[str]:
     """The names of the nodes that had a rank in one of the launches, in order."""
-    ranks = [rank for record in records for rank in (record.get("ranks") if isinstance(record.get("ranks"), list) else [])]
+    listed = [record.get("ranks") for record in records]
+    ranks = [rank for kept in listed if isinstance(kept, list) for rank in kept]
     return sorted({str(rank["node"]) for rank in ranks if isinstance(rank, dict) and rank.get("node")})
 
 
