@@ -47,6 +47,7 @@ class Leased:
         self._started = self._ended = time.monotonic()
         self._changed = threading.Condition()
         self._over = threading.Event()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
         self._home = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._home.bind(name)
@@ -79,7 +80,7 @@ class Leased:
 
     def stay(self) -> None:
         """Answer, until it is told to end or nobody looks any more."""
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener.start()
         while not self._over.wait(_TURN) and not self.expired():
             pass
 
@@ -102,6 +103,9 @@ class Leased:
     def _let_go(self) -> None:
         with contextlib.suppress(OSError):
             self._home.shutdown(socket.SHUT_RDWR)
+        if self._listener.is_alive():
+            # The name is free only when nobody is in accept(2) any more.
+            self._listener.join(_CALL)
         self._home.close()
 
     def _listen(self) -> None:
