@@ -37,7 +37,7 @@ attributes:
   idempotent:
     support: full
   platform:
-    description: The nodes run Linux with Docker Engine 20.10 or later; only missing layers move from version 25 on.
+    description: The nodes run Linux with Docker Engine 20.10 or later. Where C(docker save) reads the image, only missing layers move from version 25 on.
     support: full
     platforms: linux
 options:
