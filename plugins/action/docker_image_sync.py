@@ -228,7 +228,7 @@ class ActionModule(ActionBase):
             if served.get("failed"):
                 raise _Failed(served["msg"])
             for reason in dict.fromkeys(served["saved"]):
-                self._say(f"image {self.image}: all of it was read by `docker save`, as its parts could not be: {reason}")
+                self._say(f"image {self.image}: all of it was read by `docker save`: {reason}")
             # The token is of no use any more, so that it need not lie about.
             offer = {"failed": "it has served all others already"}
         except Exception as error:

@@ -36,7 +36,8 @@ class ImageAgent(Leased):
         """
         super().__init__(home(docker_host, image), RUNNING, lease)
         self.source, self.count = source, Count()
-        self._work, self._result = work, {}  # type: t.Callable[[ImageAgent], Message], Message
+        self._work = work
+        self._result: Message = {}
         self._loaded = (0, 0)
 
     def run(self) -> None:

@@ -23,6 +23,9 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._image_wire i
 from ansible_collections.sparkstack.inference.plugins.module_utils._tar_split import SplitError
 from ansible_collections.sparkstack.inference.plugins.module_utils._transfer import Limits, Request, TransferError, free_port
 
+_REASON = 500
+"""Letters of what a receiver's daemon says that the source is told."""
+
 Data = t.Dict[str, t.Any]
 
 
@@ -126,7 +129,7 @@ class ImageNode:
         """The archive for one receiver, of the parts that it lacks. Where Docker's store is not as it is known, of all parts, thinned out on the way."""
         leave_out, have = request.get("leave_out") or [], request.get("have")
         if request.get("save"):
-            reasons.append("the receiver could not use the archive of the image's parts")
+            reasons.append(str(request["save"]))
             return Outgoing(read_image(self.docker, self.image))
         try:
             found = self.docker.image(self.image)
@@ -154,7 +157,7 @@ class ImageNode:
             # The daemon can't use what it seemed to have, or a part of the source's store is not what it should be.
             whole = True
             agent.arriving()
-            self._receive({"save": True}, agent, False)
+            self._receive({"save": str(error)[:_REASON]}, agent, False)
         return dict(self.view(), bytes=agent.count.received, whole=whole)
 
     def _receive(self, request: Request, agent: ImageAgent, first: bool) -> None:

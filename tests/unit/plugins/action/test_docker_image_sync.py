@@ -351,7 +351,7 @@ def test_that_all_had_to_be_read_is_told(play: Play) -> None:
     served = {"status": status(result={"served": [], "bytes": 1, "saved": ["the storage driver is zfs"] * 2}, source=True)}
     play.run({"spark1": {"inspect": seen(IMAGE), "serve": served}, "spark2": {"inspect": seen(None), "fetch": FETCHED}})
     told = [line for line in play.lines if line.startswith("[spark1]")]
-    assert told == ["[spark1] image lab/x:1: all of it was read by `docker save`, as its parts could not be: the storage driver is zfs"]
+    assert told == ["[spark1] image lab/x:1: all of it was read by `docker save`: the storage driver is zfs"]
 
 
 def test_a_host_that_does_not_take_part_is_named(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
