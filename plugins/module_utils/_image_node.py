@@ -18,8 +18,9 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api i
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_agent import ImageAgent
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_composed import compose
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import identity, needless, usable_chains, with_tag
+from ansible_collections.sparkstack.inference.plugins.module_utils._image_serve import serve
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_stream import ArchiveError, blob_filter, load_image, read_image, thin_out
-from ansible_collections.sparkstack.inference.plugins.module_utils._image_wire import Otherwise, Outgoing, receive, serve
+from ansible_collections.sparkstack.inference.plugins.module_utils._image_wire import Otherwise, Outgoing, receive
 from ansible_collections.sparkstack.inference.plugins.module_utils._tar_split import SplitError
 from ansible_collections.sparkstack.inference.plugins.module_utils._transfer import Limits, Request, TransferError, free_port
 

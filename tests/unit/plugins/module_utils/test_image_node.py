@@ -18,7 +18,7 @@ import stored as made
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _image_agent as agents
 from ansible_collections.sparkstack.inference.plugins.module_utils import _image_node as subject
-from ansible_collections.sparkstack.inference.plugins.module_utils import _image_wire as wire
+from ansible_collections.sparkstack.inference.plugins.module_utils import _image_serve as serving_end
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._transfer import TransferError, free_port
 
@@ -94,7 +94,7 @@ class Pair:
     """Both nodes, each at its part in a thread as its agent does it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, source: Daemon, receiver: Daemon) -> None:
-        monkeypatch.setattr(wire, "RETURN_SECONDS", 1.0)
+        monkeypatch.setattr(serving_end, "RETURN_SECONDS", 1.0)
         self.source, self.receiver = source, receiver
         self.served: dict[str, t.Any] = {}
 

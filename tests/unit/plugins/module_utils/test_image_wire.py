@@ -13,6 +13,7 @@ import typing as t
 
 import pytest
 
+from ansible_collections.sparkstack.inference.plugins.module_utils import _image_serve as serving_end
 from ansible_collections.sparkstack.inference.plugins.module_utils import _image_wire as subject
 from ansible_collections.sparkstack.inference.plugins.module_utils import _transfer as transfer
 
@@ -35,16 +36,16 @@ class Serving(threading.Thread):
         self.size = size
         self.port = transfer.free_port(SOURCE)
         self.produce, self.peers, self.limits = produce, peers, limits
-        self.served: list[subject.Served] = []
+        self.served: list[serving_end.Served] = []
         self.start()
 
     def run(self) -> None:
-        self.served = subject.serve(SOURCE, self.port, TOKEN, self.peers, self.answer, self.limits)
+        self.served = serving_end.serve(SOURCE, self.port, TOKEN, self.peers, self.answer, self.limits)
 
     def answer(self, request: transfer.Request) -> subject.Outgoing:
         return subject.Outgoing(self.produce(request), self.size)
 
-    def result(self, seconds: float = 12) -> dict[str, subject.Served]:
+    def result(self, seconds: float = 12) -> dict[str, serving_end.Served]:
         self.join(seconds)
         assert not self.is_alive()
         return {served.address: served for served in self.served}
@@ -95,7 +96,7 @@ def test_the_receiver_may_come_before_the_source_listens() -> None:
     receiver = threading.Thread(target=lambda: subject.receive(SOURCE, port, FIRST, TOKEN, {}, got.extend, QUICK), daemon=True)
     receiver.start()
     time.sleep(0.4)
-    subject.serve(SOURCE, port, TOKEN, [FIRST], lambda request: subject.Outgoing(iter([b"late"])), QUICK)
+    serving_end.serve(SOURCE, port, TOKEN, [FIRST], lambda request: subject.Outgoing(iter([b"late"])), QUICK)
     receiver.join(5)
     assert got == [b"late"]
 
@@ -214,7 +215,7 @@ def test_a_source_that_hangs() -> None:
 
 
 def test_a_source_that_takes_its_time_to_read_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(serving_end, "HEARTBEAT_SECONDS", 0.1)
 
     def produce(request: transfer.Request) -> t.Iterator[bytes]:
         time.sleep(1.2)
@@ -239,7 +240,7 @@ def test_a_receiver_that_fails_is_named_and_does_not_stop_the_others() -> None:
 
 
 def test_a_receiver_that_vanishes_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "RETURN_SECONDS", 0.3)
+    monkeypatch.setattr(serving_end, "RETURN_SECONDS", 0.3)
 
     def produce(request: transfer.Request) -> t.Iterator[bytes]:
         for _number in range(10_000):
@@ -358,7 +359,7 @@ def test_an_address_of_another_node(address: str) -> None:
     with pytest.raises(transfer.TransferError, match=r"192\.0\.2\.1 is not an address of this node"):
         subject.receive(SOURCE, 9, address, TOKEN, {}, lambda stream: None, QUICK)
     with pytest.raises(transfer.TransferError, match=r"192\.0\.2\.1 is not an address of this node"):
-        subject.serve(address, 0, TOKEN, [FIRST], lambda request: subject.Outgoing(iter([])), QUICK)
+        serving_end.serve(address, 0, TOKEN, [FIRST], lambda request: subject.Outgoing(iter([])), QUICK)
     with pytest.raises(OSError):
         transfer.free_port(address)
 
@@ -369,4 +370,4 @@ def test_a_port_that_is_taken() -> None:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(transfer.TransferError, match=f"Port {port} of 127.0.0.2 is taken"):
-            subject.serve(SOURCE, port, TOKEN, [FIRST], lambda request: subject.Outgoing(iter([])), QUICK)
+            serving_end.serve(SOURCE, port, TOKEN, [FIRST], lambda request: subject.Outgoing(iter([])), QUICK)
