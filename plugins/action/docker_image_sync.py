@@ -157,8 +157,11 @@ class ActionModule(ActionBase):
         self.board.wait(f"{self.key}.attached", self.hosts, self.args["timeout"])
         return text
 
-    def _follow(self, status: dict[str, t.Any] | None) -> dict[str, t.Any] | None:
-        """Look at what runs on this node until its end; :returns: its last status, or None when it is gone."""
+    def _follow(self, status: dict[str, t.Any] | None, about: int = 0) -> dict[str, t.Any] | None:
+        """Look at what runs on this node until its end; :returns: its last status, or None when it is gone.
+
+        :param about: bytes that will come, where the node can't know: C(docker save) doesn't say.
+        """
         meters, away = {"running": Meter(), "loading": Meter()}, 0.0
         while status is not None and status["state"] not in _FINAL:
             if os.getppid() != self.controller:
@@ -167,7 +170,8 @@ class ActionModule(ActionBase):
             if time.monotonic() > self.deadline + _LOOK:
                 raise _Failed(f"The copy of {self.image} is not done within {self.args['timeout']} s: run this again.")
             if self.args["progress"] and not status["source"]:
-                self._tell(status, meters[status["state"]])
+                total = status["total"] or (max(about, status["there"]) if status["state"] == "running" else 0)
+                self._tell({**status, "total": total}, meters[status["state"]])
             try:
                 found = self._node(operation="watch", known=status["state"], seconds=self._pause())
             except AnsibleConnectionFailure:
@@ -192,12 +196,12 @@ class ActionModule(ActionBase):
         elif line:
             self._say(f"image {self.image}: {line}")
 
-    def _part(self, **arguments: t.Any) -> dict[str, t.Any]:
+    def _part(self, about: int = 0, **arguments: t.Any) -> dict[str, t.Any]:
         """Have this node do its part, to its end; :returns: what came of it, with C(seconds), or with C(failed) and C(msg)."""
         found = self._node(seconds=self._pause(), **arguments)
         if found.get("failed"):
             return found
-        status = self._follow(found["status"])
+        status = self._follow(found["status"], about)
         if status is None:
             return {"failed": True, "msg": "what moved it there is gone, as after a restart or a kill: run this again."}
         if status["problem"]:
@@ -245,6 +249,7 @@ class ActionModule(ActionBase):
         done: dict[str, t.Any] = {}
         if "failed" not in offer:
             done = self._part(
+                decision.bytes,
                 operation="fetch",
                 source_address=offer["address"],
                 port=offer["port"],

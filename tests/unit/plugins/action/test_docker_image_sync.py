@@ -293,6 +293,13 @@ def test_it_is_told_how_far_a_receiver_is(play: Play) -> None:
     assert [(call["known"], call["seconds"]) for call in watched] == [("running", 5.0), ("running", 5.0), ("loading", 5.0), ("loading", 5.0)]
 
 
+def test_of_docker_save_the_size_is_a_guess(play: Play) -> None:
+    steps = [{"status": status("running", there=450, now=20.0)}, {"status": status("running", there=700, now=30.0)}, FETCHED]
+    node: dict[str, Answer] = {"inspect": seen(None), "fetch": {"status": status("running")}, "watch": steps}
+    play.run({"spark1": {"inspect": seen(IMAGE), "serve": SERVED}, "spark2": node})
+    assert play.lines[1:-1] == [f"[spark2] image lab/x:1: {told}" for told in ("0 of 600 B", "450 of 600 B", "700 of 700 B")]
+
+
 def test_nothing_is_told_where_no_progress_is_wanted(play: Play) -> None:
     node: dict[str, Answer] = {"inspect": seen(None), "fetch": {"status": status("running", there=1, total=9)}, "watch": FETCHED}
     play.run({"spark1": {"inspect": seen(IMAGE), "serve": SERVED}, "spark2": node}, progress=0)
