@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import socket
 import struct
@@ -21,13 +22,15 @@ import threading
 import time
 import typing as t
 
-from ansible_collections.sparkstack.inference.plugins.module_utils._transfer import send_message, take_message
+from ansible_collections.sparkstack.inference.plugins.module_utils._transfer import TransferError, take
 
 LEASE = 30.0
 """Seconds that it lives on after the last look at it."""
 _TURN = 0.1
 _CALL = 30.0
 """Seconds within which it answers, beyond those that it was asked to wait."""
+_MOST = 1 << 28
+"""Bytes of what is said on the node itself."""
 
 Message = t.Dict[str, t.Any]
 
@@ -114,14 +117,18 @@ class Leased:
                 talk, _address = self._home.accept()
             except OSError:
                 return
-            threading.Thread(target=self._talk, args=(talk,), daemon=True).start()
+            try:
+                threading.Thread(target=self._talk, args=(talk,), daemon=True).start()
+            except RuntimeError:
+                # A node that has no thread left for it answers all the same, one after the other.
+                self._talk(talk)
 
     def _talk(self, talk: socket.socket) -> None:
-        with contextlib.suppress(OSError, ValueError, KeyError), talk:
+        with contextlib.suppress(OSError, ValueError, KeyError, TransferError), talk:
             talk.settimeout(_CALL)
             if _caller(talk) not in (0, os.geteuid()):
                 return
-            message = take_message(talk)
+            message = _hear(talk)
             self._until = time.monotonic() + self._lease
             if message["do"] == "watch":
                 self._watch(message)
@@ -133,7 +140,7 @@ class Leased:
                 if answer["ended"]:
                     self.hang_up()
                     self._let_go()
-            send_message(talk, answer)
+            _say(talk, answer)
             if answer.get("ended"):
                 self._over.set()
 
@@ -152,6 +159,20 @@ def _caller(talk: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[1])
 
 
+def _say(talk: socket.socket, message: Message) -> None:
+    body = json.dumps(message).encode("utf-8")
+    talk.sendall(struct.pack("!Q", len(body)) + body)
+
+
+def _hear(talk: socket.socket) -> Message:
+    """What the other end of a local socket says: megabytes where a model has very many files."""
+    size = struct.unpack("!Q", take(talk, 8))[0]
+    if size > _MOST:
+        raise TransferError(f"a message of {size} bytes")
+    message: Message = json.loads(take(talk, size).decode("utf-8"))
+    return message
+
+
 def home(kind: str, what: str) -> str:
     """Where this node's own modules find the process that is at something: a socket in the abstract namespace (unix(7))."""
     return "\0{}-{}".format(kind, hashlib.sha256(what.encode("utf-8", "surrogateescape")).hexdigest()[:32])
@@ -163,9 +184,9 @@ def ask(name: str, message: Message, seconds: float = 0) -> t.Optional[Message]:
         talk.settimeout(_CALL + seconds)
         try:
             talk.connect(name)
-            send_message(talk, message)
-            return take_message(talk)
-        except Exception as error:
-            if isinstance(error, socket.timeout):
-                raise OSError("what runs on this node does not answer") from error
+            _say(talk, message)
+            return _hear(talk)
+        except socket.timeout as error:
+            raise OSError("what runs on this node does not answer") from error
+        except (OSError, ValueError, TransferError):
             return None
