@@ -106,7 +106,7 @@ class Leased:
     def _let_go(self) -> None:
         with contextlib.suppress(OSError):
             self._home.shutdown(socket.SHUT_RDWR)
-        if self._listener.is_alive():
+        if self._listener.is_alive() and self._listener is not threading.current_thread():
             # The name is free only when nobody is in accept(2) any more.
             self._listener.join(_CALL)
         self._home.close()
