@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import resource
 import socket
@@ -24,19 +25,25 @@ import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _detached
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_wire as wire
-from ansible_collections.sparkstack.inference.plugins.module_utils._staging_disk import CHUNK, Pool
-from ansible_collections.sparkstack.inference.plugins.module_utils._staging_fetch import Broken, Fetch
-from ansible_collections.sparkstack.inference.plugins.module_utils._staging_serve import Counter, Store
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_counter import Counter
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_disk import CHUNK
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_fetch import Fetch
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_line import Broken
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_serve import Store
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_state import CACHE, Memory, Wanted
-from ansible_collections.sparkstack.inference.plugins.module_utils._transfer import Limits, send_message, take_message
+from ansible_collections.sparkstack.inference.plugins.module_utils._transfer import Limits, TransferError, take
 
 LEASE = 30.0
 """Seconds that it lives on after the last look at it."""
 _TURN = 0.1
 YOUNG = 15.0
 """Seconds for which a source that nobody has called yet may still be called: the nodes of a copy do not start in the same moment."""
+_CLOSE = 5.0
+"""Seconds that it waits at its end for the threads that answer other nodes."""
 _CALL = 30.0
 """Seconds within which it answers, beyond those that it was asked to wait."""
+_MOST = 1 << 28
+"""Bytes of what is said on the node itself: the names of all files, at the most."""
 WAITING, RUNNING, SERVING, DONE, FAILED = "waiting", "running", "serving", "done", "failed"
 
 Message = t.Dict[str, t.Any]
@@ -82,7 +89,7 @@ class Agent:
         files = [Wanted(entry["name"], entry["size"], entry["mtime_ns"], self.given["sum"], chunk) for entry in self.given["files"]]
         memory = Memory(self.given["path"], self.given["sum"], chunk, self._cache)
         if self.given["source"]:
-            self._store = Store(self.given["path"], files, memory, Pool(max(4, self.given["streams"]), chunk))
+            self._store = Store(self.given["path"], files, memory, self.given["reread"])
             self.counter.serve(self._store)
         else:
             mine = [wanted if self.given["files"][number]["mine"] else wanted._replace(name="") for number, wanted in enumerate(files)]
@@ -99,7 +106,7 @@ class Agent:
                 reread=self.given["reread"],
                 passing_on=bool(self.given["callers"]),
             )
-            self.counter.serve(self._fetch)
+            self.counter.serve(self._fetch.shelf)
         threading.Thread(target=self._listen, daemon=True).start()
         while not self._over.wait(_TURN):
             if time.monotonic() > self._until:
@@ -115,9 +122,12 @@ class Agent:
         self._home.close()
         if self._fetch is not None:
             self._fetch.stop("The copy was ended before it was done: run this again, what has arrived is not sent twice.")
-            self._fetch.close()
+        # A thread that is still at a file must not find another one under its number.
+        idle = self.counter.idle(_CLOSE)
+        if self._fetch is not None:
+            self._fetch.close(idle)
         if self._store is not None:
-            self._store.close()
+            self._store.close(idle)
 
     def _go(self, providers: t.Sequence[Message]) -> None:
         peers = [wire.Peer(entry["host"], [wire.Lane(*lane) for lane in entry["lanes"]], entry.get("pin") or "") for entry in providers]
@@ -130,7 +140,9 @@ class Agent:
         except Broken as error:
             self._turn(FAILED, str(error))
         except Exception as error:  # A mistake of ours must not look like a copy that still runs.
-            self._turn(FAILED, f"The copy to {self.given['path']} failed: {type(error).__name__}: {error}.")
+            said = f"The copy to {self.given['path']} failed: {type(error).__name__}: {error}."
+            self._fetch.stop(said)
+            self._turn(FAILED, said)
         else:
             self._turn(DONE)
 
@@ -148,6 +160,7 @@ class Agent:
         told: Message = {
             "state": self.state,
             "problem": self.problem,
+            "trouble": self.counter.trouble,
             "source": self.given["source"],
             "total": sum(sizes),
             "there": sum(sizes),
@@ -166,8 +179,10 @@ class Agent:
             arrivals = list(self._fetch.files.values())
             told["there"] = self._fetch.there
             told["received"] = self._fetch.received
-            told["moved"] = [one.wanted.name for one in arrivals if one.final and one.moved]
-            told["touched"] = [one.wanted.name for one in arrivals if one.touched]
+            if self.state in (DONE, FAILED):
+                # Of a model of ten thousands of files the names are a megabyte, and nobody asks for them every few seconds.
+                told["moved"] = [one.wanted.name for one in arrivals if one.final and one.moved]
+                told["touched"] = [one.wanted.name for one in arrivals if one.touched]
             told["different"] = sum(one.different for one in arrivals)
         return told
 
@@ -177,21 +192,28 @@ class Agent:
                 talk, _address = self._home.accept()
             except OSError:
                 return
-            threading.Thread(target=self._talk, args=(talk,), daemon=True).start()
+            try:
+                threading.Thread(target=self._talk, args=(talk,), daemon=True).start()
+            except RuntimeError:
+                # A node that has no thread left for it answers all the same, one after the other.
+                self._talk(talk)
 
     def _talk(self, talk: socket.socket) -> None:
-        with contextlib.suppress(OSError, ValueError, KeyError), talk:
+        with contextlib.suppress(OSError, ValueError, KeyError, TransferError), talk:
             talk.settimeout(_CALL)
             if _caller(talk) not in (0, os.geteuid()):
                 return
-            message = take_message(talk)
+            message = _hear(talk)
             self._until = time.monotonic() + self._lease
             if message["do"] == "go":
                 with self._changed:
                     first = self.state == WAITING
                     self.state = RUNNING if first else self.state
                 if first:
-                    threading.Thread(target=self._go, args=(message["providers"],), daemon=True).start()
+                    try:
+                        threading.Thread(target=self._go, args=(message["providers"],), daemon=True).start()
+                    except RuntimeError as error:
+                        self._turn(FAILED, f"The copy to {self.given['path']} could not begin ({error}): raise the limit of processes (`ulimit -u`).")
             elif message["do"] == "watch":
                 self._watch(message)
             answer = self.status()
@@ -203,7 +225,7 @@ class Agent:
                     with contextlib.suppress(OSError):
                         self._home.shutdown(socket.SHUT_RDWR)
                     self._home.close()
-            send_message(talk, answer)
+            _say(talk, answer)
             if answer.get("ended"):
                 self._over.set()
 
@@ -228,6 +250,20 @@ def _caller(talk: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[1])
 
 
+def _say(talk: socket.socket, message: Message) -> None:
+    body = json.dumps(message).encode("utf-8")
+    talk.sendall(struct.pack("!Q", len(body)) + body)
+
+
+def _hear(talk: socket.socket) -> Message:
+    """What the other end of a local socket says: megabytes where a model has very many files."""
+    size = struct.unpack("!Q", take(talk, 8))[0]
+    if size > _MOST:
+        raise TransferError(f"a message of {size} bytes")
+    message: Message = json.loads(take(talk, size).decode("utf-8"))
+    return message
+
+
 def _raise_limit() -> None:
     """A model can have more files than a login may open at once."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -247,11 +283,11 @@ def ask(path: str, message: Message, seconds: float = 0) -> t.Optional[Message]:
         talk.settimeout(_CALL + seconds)
         try:
             talk.connect(home(path))
-            send_message(talk, message)
-            return take_message(talk)
-        except Exception as error:
-            if isinstance(error, socket.timeout):
-                raise OSError(f"the copy to {path} that runs on this node does not answer") from error
+            _say(talk, message)
+            return _hear(talk)
+        except socket.timeout as error:
+            raise OSError(f"the copy to {path} that runs on this node does not answer") from error
+        except (OSError, TransferError):
             return None
 
 
