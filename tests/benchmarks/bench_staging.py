@@ -258,31 +258,37 @@ def tell(name: str, costs: t.Sequence[Cost], size: int) -> Cost:
     return found
 
 
-WAYS: dict[str, t.Callable[[str], tuple[float, float]]] = {
-    "model_sync": model_sync,
-    "the limit": limit,
-    "rsync over ssh": rsync,
-    "rsync over ssh with aes128-gcm": lambda source: rsync(source, "aes128-gcm@openssh.com"),
-}
-MORE: dict[str, t.Callable[[str], tuple[float, float]]] = {
-    "model_sync with tls": lambda source: model_sync(source, tls=True),
-    "model_sync with sha256": lambda source: model_sync(source, digest="sha256"),
+WAYS: dict[str, tuple[str, t.Callable[[str], tuple[float, float]]]] = {
+    "model_sync": ("model_sync", model_sync),
+    "limit": ("the limit", limit),
+    "rsync": ("rsync over ssh", rsync),
+    "aes": ("rsync over ssh with aes128-gcm", lambda source: rsync(source, "aes128-gcm@openssh.com")),
+    "tls": ("model_sync with tls", lambda source: model_sync(source, tls=True)),
+    "sha256": ("model_sync with sha256", lambda source: model_sync(source, digest="sha256")),
 }
 
 
-def models(setup: str, source: str, turns: int) -> dict[str, Cost]:
-    """Each way to bring a tree to the second node; :returns: the medians.
+def models(setup: str, source: str, ways: t.Sequence[str], turns: int) -> None:
+    """Some of the ways to bring a tree to the second node.
 
-    :param setup: what the lines are to say of where the tree lies.
+    :param setup: what the lines are to say of where the tree lies. :param ways: of :data:`WAYS`.
     """
     size = int(play.node("spark1", f"find {source} -type f -printf '%s\\n' | awk '{{ s += $1 }} END {{ print s }}'"))
-    ways = {**WAYS, **(MORE if source.startswith(OWN) else {})}
     costs: dict[str, list[Cost]] = {name: [] for name in ways}
     for _turn in range(turns):
         sys.stderr.write(f"{setup}: load of the machine {os.getloadavg()[0]:.1f}, its disk alone takes {disk():.2f} GB/s\n")
-        for name, way in ways.items():
-            costs[name].append(copying(source, size, way))
-    return {name: tell(f"{setup}: {name}", found, size) for name, found in costs.items()}
+        for name in ways:
+            costs[name].append(copying(source, size, WAYS[name][1]))
+    told = {name: tell(f"{setup}: {WAYS[name][0]}", found, size) for name, found in costs.items()}
+    suffix = "" if source.startswith(OWN) else "_one_disk"
+    mine = told.get("model_sync")
+    for name, figure in (("rsync", "staging_vs_rsync_ssh"), ("limit", "staging_vs_limit")):
+        if mine and name in told:
+            sys.stdout.write(f"figure {figure}{suffix} {told[name].seconds / mine.seconds:.2f} ratio\n")
+    if mine:
+        sys.stdout.write(f"figure staging_cpu_s_per_gb{suffix} {mine.cpu / (size / 1e9):.2f} s\n")
+    if mine and suffix:
+        sys.stdout.write(f"figure page_cache_share {mine.cached:.4f} share\n")
 
 
 def disk() -> float:
@@ -299,10 +305,9 @@ def disk() -> float:
 def own_disk(gigabytes: float) -> None:
     """Give the source a disk of its own, in memory, with a tree on it.
 
-    It is filled from outside of the node's control group, as the group that first writes a page is charged for it. Huge pages make reading from it as
-    cheap as from a disk, nearly.
+    It is filled from outside of the node's control group, as the group that first writes a page is charged for it.
     """
-    play.node("spark1", f"mkdir -p {OWN} && mount -t tmpfs -o size={int(gigabytes * 1.2e9)},mode=755,huge=always bench {OWN}")
+    play.node("spark1", f"mkdir -p {OWN} && mount -t tmpfs -o size={int(gigabytes * 1.2e9)},mode=755 bench {OWN}")
     pid = cgroups.leader(cgroups.detect(), "spark1")
     if pid is None:
         sys.exit("bench_staging: spark1 went away.")
@@ -313,29 +318,26 @@ def no_own_disk() -> None:
     play.node("spark1", f"if mountpoint -q {OWN}; then umount {OWN}; fi; rm -rf {OWN}")
 
 
-def both(gigabytes: float, turns: int) -> None:
-    """The copies in both set-ups, and the second run."""
+def one_disk(gigabytes: float, ways: t.Sequence[str], turns: int) -> None:
+    """The copies from the disk that they write to, and a second run."""
     play.node("spark1", python(LAY, SOURCE, str(int(gigabytes * 1e9)), str(SHARD)))
-    shared = models("one disk", SOURCE, turns)
+    models("one disk", SOURCE, ways, turns)
     empty(("spark2",))
     model_sync(SOURCE)
     found, whole = module("model_sync", {"path": SOURCE, "dest": TARGET})
     sys.stderr.write(f"model_sync again, nothing changed: {found['spark2']['bytes_sent']} bytes, whole run {whole:.1f} s\n")
-    size = int(play.node("spark1", f"du -sb {SOURCE} | cut -f1"))
     empty(("spark2",))
     play.node("spark1", f"rm -rf {SOURCE}")
+
+
+def disk_each(gigabytes: float, ways: t.Sequence[str], turns: int) -> None:
+    """The copies from a disk that is the source's alone."""
     try:
         own_disk(gigabytes)
-        alone = models("a disk each", f"{OWN}/model", turns)
+        models("a disk each", f"{OWN}/model", ways, turns)
     finally:
         no_own_disk()
     empty(("spark2",))
-    for suffix, told in (("", alone), ("_one_disk", shared)):
-        mine = told["model_sync"]
-        sys.stdout.write(f"figure staging_vs_rsync_ssh{suffix} {told['rsync over ssh'].seconds / mine.seconds:.2f} ratio\n")
-        sys.stdout.write(f"figure staging_vs_limit{suffix} {told['the limit'].seconds / mine.seconds:.2f} ratio\n")
-        sys.stdout.write(f"figure staging_cpu_s_per_gb{suffix} {mine.cpu / (size / 1e9):.2f} s\n")
-    sys.stdout.write(f"figure page_cache_share {shared['model_sync'].cached:.4f} share\n")
 
 
 def build(tag: str, base: str, size: int) -> None:
@@ -400,6 +402,9 @@ def main() -> None:
     parser.add_argument("--fanout-gigabytes", type=float, default=2, help="size of the tree for five nodes (default: 2; 0: leave it out)")
     parser.add_argument("--memory", default="1500M", help="limit of each of the five nodes (default: 1500M)")
     parser.add_argument("--turns", type=int, default=3, help="how often each way is taken (default: 3)")
+    setups = ["one-disk", "disk-each"]
+    parser.add_argument("--setups", nargs="*", choices=setups, default=setups, metavar="SETUP", help="one-disk, disk-each (default: both)")
+    parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS), metavar="WAY", help=f"{', '.join(WAYS)} (default: all)")
     options = parser.parse_args()
     if os.geteuid():
         sys.exit("bench_staging: the lab's nodes need root: run it with sudo.")
@@ -409,7 +414,8 @@ def main() -> None:
     try:
         play.node("spark1", "rm -rf /srv/bench-staging")
         no_own_disk()
-        both(options.gigabytes, options.turns)
+        for setup in options.setups:
+            {"one-disk": one_disk, "disk-each": disk_each}[setup](options.gigabytes, options.ways, options.turns)
         if options.image_megabytes:
             images(options.turns, options.image_megabytes * 10**6)
     finally:
