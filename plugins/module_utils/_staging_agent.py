@@ -74,6 +74,7 @@ class Agent:
         except BaseException:
             self._home.close()
             raise
+        self._listener = threading.Thread(target=self._listen, daemon=True)
         self._cache = cache
         self._fetch: t.Optional[Fetch] = None
         self._store: t.Optional[Store] = None
@@ -107,7 +108,7 @@ class Agent:
                 passing_on=bool(self.given["callers"]),
             )
             self.counter.serve(self._fetch.shelf)
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener.start()
         while not self._over.wait(_TURN):
             if time.monotonic() > self._until:
                 break
@@ -116,10 +117,7 @@ class Agent:
     def close(self) -> None:
         """Give the ports back, hang up, keep what is there."""
         self._over.set()
-        self.counter.close()
-        with contextlib.suppress(OSError):
-            self._home.shutdown(socket.SHUT_RDWR)
-        self._home.close()
+        self._leave()
         if self._fetch is not None:
             self._fetch.stop("The copy was ended before it was done: run this again, what has arrived is not sent twice.")
         # A thread that is still at a file must not find another one under its number.
@@ -128,6 +126,15 @@ class Agent:
             self._fetch.close(idle)
         if self._store is not None:
             self._store.close(idle)
+
+    def _leave(self) -> None:
+        """Give ports and name back. The kernel keeps both as long as a thread waits for callers there."""
+        self.counter.close()
+        with contextlib.suppress(OSError):
+            self._home.shutdown(socket.SHUT_RDWR)
+        if self._listener.is_alive() and threading.current_thread() is not self._listener:
+            self._listener.join(_CLOSE)
+        self._home.close()
 
     def _go(self, providers: t.Sequence[Message]) -> None:
         peers = [wire.Peer(entry["host"], [wire.Lane(*lane) for lane in entry["lanes"]], entry.get("pin") or "") for entry in providers]
@@ -221,10 +228,7 @@ class Agent:
                 answer["ended"] = bool(message.get("force") or not self._in_use(answer))
                 if answer["ended"]:
                     # Who is told that it has ended finds its ports free.
-                    self.counter.close()
-                    with contextlib.suppress(OSError):
-                        self._home.shutdown(socket.SHUT_RDWR)
-                    self._home.close()
+                    self._leave()
             _say(talk, answer)
             if answer.get("ended"):
                 self._over.set()

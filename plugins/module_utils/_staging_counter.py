@@ -21,6 +21,8 @@ from ansible_collections.sparkstack.inference.plugins.module_utils import _trans
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_serve import Shelf
 
 _AGAIN = 0.2
+_LAST = 5.0
+"""Seconds within which a thread that waits for callers notices that it is over."""
 _STRANGERS = 32
 """Calls from one address at the same time that have not shown the token yet. More than the streams of a node, which call all at once."""
 
@@ -48,6 +50,7 @@ class Counter:
         self._strangers: t.Dict[socket.socket, str] = {}
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
+        self._threads: t.List[threading.Thread] = []
         self._over = False
         self.trouble: t.Optional[str] = None
         """Why it could not take a call, in a sentence."""
@@ -80,7 +83,9 @@ class Counter:
     def serve(self, shelf: Shelf) -> None:
         """Begin to take calls."""
         for server in self._servers:
-            threading.Thread(target=self._accept, args=(server, shelf), daemon=True).start()
+            thread = threading.Thread(target=self._accept, args=(server, shelf), daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def close(self) -> None:
         """Give the ports back, and hang up on all. :meth:`idle` tells when they have noticed."""
@@ -88,6 +93,9 @@ class Counter:
         for server in self._servers:
             # As long as a thread waits in accept(2), the kernel keeps a socket that was only closed.
             _transfer.shut(server)
+        for thread in self._threads:
+            thread.join(_LAST)
+        for server in self._servers:
             server.close()
         with self._lock:
             talks = [*self._talks, *self._strangers]
