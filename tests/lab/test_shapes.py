@@ -58,7 +58,7 @@ def asked(node: str, port: int, model: str = "tiny") -> bool:
     [
         (
             {"tensor_parallel_size": 3, "pipeline_parallel_size": 2},
-            "tensor_parallel_size is 3, pipeline_parallel_size 2, but there are 4 nodes with 1 GPU each",
+            "tensor_parallel_size is 3, pipeline_parallel_size 2, but there are 4 nodes with 1 GPU",
         ),
         ({"replicas": 3}, "tensor_parallel_size is 2, replicas 3, but there are 4 nodes with 1 GPU each: possible are tensor_parallel_size 4, "),
         ({"executor": "slurm"}, "SGLang has no executor 'slurm'"),
