@@ -28,6 +28,10 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._vll
 def _command(spec: RankSpec) -> t.List[str]:
     argv = ["vllm", "serve", spec.model_path, "--served-model-name", spec.served_name]
     argv += ["--tensor-parallel-size", str(spec.tensor_parallel_size)]
+    if spec.pipeline_parallel_size > 1:
+        argv += ["--pipeline-parallel-size", str(spec.pipeline_parallel_size)]
+    if spec.expert_parallel:
+        argv += ["--enable-expert-parallel"]
     # Native multi-node mode, since 0.11.1. "nnodes > 1 can only be set when distributed executor backend is mp, uni or
     # external_launcher."; a CPU build doesn't choose mp by itself, so it is said.
     argv += ["--nnodes", str(spec.ranks), "--node-rank", str(spec.rank), "--distributed-executor-backend", "mp"]
@@ -55,7 +59,7 @@ LAUNCH = Launch(
     command=_command,
     environment=_environment,
     owned=frozenset(
-        "model served-model-name tensor-parallel-size pipeline-parallel-size nnodes node-rank master-addr master-port "
+        "model served-model-name tensor-parallel-size pipeline-parallel-size enable-expert-parallel nnodes node-rank master-addr master-port "
         "headless host port distributed-executor-backend api-key".split()
     ),
     secret=frozenset(["hf-token"]),
