@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines import _ray
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._argv import CACHE, render
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._parser import DUMP
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import (
@@ -28,15 +29,21 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._vll
 def _command(spec: RankSpec) -> t.List[str]:
     argv = ["vllm", "serve", spec.model_path, "--served-model-name", spec.served_name]
     argv += ["--tensor-parallel-size", str(spec.tensor_parallel_size)]
-    # Native multi-node mode, since 0.11.1. "nnodes > 1 can only be set when distributed executor backend is mp, uni or
-    # external_launcher."; a CPU build doesn't choose mp by itself, so it is said.
-    argv += ["--nnodes", str(spec.ranks), "--node-rank", str(spec.rank), "--distributed-executor-backend", "mp"]
-    argv += ["--master-addr", spec.head_address, "--master-port", str(spec.rendezvous_port)]
+    over_ray = spec.executor == "ray"
+    if over_ray:
+        # One command for all ranks: those of the other nodes are processes that Ray starts there.
+        argv += ["--distributed-executor-backend", "ray"]
+    else:
+        # Native multi-node mode, since 0.11.1. "nnodes > 1 can only be set when distributed executor backend is mp, uni or
+        # external_launcher."; a CPU build doesn't choose mp by itself, so it is said.
+        argv += ["--nnodes", str(spec.ranks), "--node-rank", str(spec.rank), "--distributed-executor-backend", "mp"]
+        argv += ["--master-addr", spec.head_address, "--master-port", str(spec.rendezvous_port)]
     if spec.rank == 0:
         argv += ["--host", spec.listen_address, "--port", str(spec.port)]
-    else:
+    elif not over_ray:
         argv += ["--headless"]
-    return argv + render(spec.arguments, negation=LAUNCH.negation)
+    argv += render(spec.arguments, negation=LAUNCH.negation)
+    return _ray.command(spec, argv) if over_ray else argv
 
 
 def _environment(spec: RankSpec) -> t.Dict[str, str]:
@@ -46,6 +53,7 @@ def _environment(spec: RankSpec) -> t.Dict[str, str]:
         "VLLM_CACHE_ROOT": CACHE + "/vllm",
         # The message queue's reader waits that long for a rank that has died (300 s) before the request fails.
         "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "120",
+        **(_ray.environment(spec) if spec.executor == "ray" else {}),
     }
 
 
@@ -91,6 +99,7 @@ dump(serve.make_arg_parser(serve.FlexibleArgumentParser()), vllm.__version__)
     underscores=True,
     negation="no-",
     api_key_variable="VLLM_API_KEY",
+    joined_by={"ray": _ray.EXECUTOR},
 )
 
 # How its log reads: 0.9 to 0.33, from the wheels' own sources and from runs of 0.32.0 on two nodes.
@@ -155,6 +164,7 @@ LOG = Log(
         M("ready", '/completions HTTP/1.1" 200'),
     ),
     signatures=(
+        *_ray.SIGNATURES,
         # Printed when idle as well.
         S("noise", "No available shared memory broadcast block found", "noise", line=True),
         S("noise", "WorkerProc initialization failed due to an exception", "wrapper"),
