@@ -93,7 +93,7 @@ LAUNCH = Launch(
 import vllm
 from vllm.entrypoints.cli import serve
 
-dump(serve.make_arg_parser(serve.FlexibleArgumentParser()), vllm.__version__)
+dump(serve.make_arg_parser(serve.FlexibleArgumentParser()), vllm.__version__, ["ray"])
 """,
     abbreviations=True,
     underscores=True,
