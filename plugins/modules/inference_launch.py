@@ -77,8 +77,22 @@ options:
     type: int
   tensor_parallel_size:
     description:
-      - The number of GPUs over which each layer is split. By default O(ranks).
+      - The number of GPUs over which each layer is split. By default O(ranks), divided by O(pipeline_parallel_size).
     type: int
+  pipeline_parallel_size:
+    description:
+      - The number of stages into which the layers are split, each of O(tensor_parallel_size) GPUs.
+    type: int
+    default: 1
+  expert_parallel:
+    description:
+      - Spread whole experts over the GPUs of a stage, in place of a part of each expert.
+    type: bool
+    default: false
+  executor:
+    description:
+      - Who brings the ranks' processes together. By default the engine's own way.
+    type: str
   address:
     description:
       - This node's address on the fabric. By default O(head_address) at rank 0.

@@ -24,7 +24,7 @@ def weights_per_rank(plan: Plan) -> int | None:
     """Bytes of the model's weights that each rank holds, if they are split evenly; None when nothing is known."""
     measured = plan.nodes[0].model.get("weight_bytes")
     whole = measured or plan.recipe.model_bytes
-    return whole // plan.recipe.tensor_parallel_size if whole else None
+    return whole // (plan.recipe.tensor_parallel_size * plan.recipe.pipeline_parallel_size) if whole else None
 
 
 def check(plan: Plan, settings: Settings, before: float | None, own: bool) -> None:
@@ -61,6 +61,7 @@ def estimate(plan: Plan, settings: Settings, before: float | None, own: bool) ->
         recipe.arguments,
         [(node.name, _facts(plan, node, settings.evict)) for node in plan.nodes],
         recipe.tensor_parallel_size,
+        recipe.pipeline_parallel_size,
         environment=recipe.environment,
         model_bytes=recipe.model_bytes,
         before=before,

@@ -235,7 +235,7 @@ def _drift(
     name: str, nodes: t.Sequence[Node], ledgers: t.Sequence[t.Mapping[str, t.Any]], launches: t.Sequence[str], wanted: t.Mapping[str, t.Any] | None
 ) -> list[str] | None:
     """How what runs differs from the recipe that is wanted, a line each; None where there is none for it or nothing is known."""
-    if not wanted or wanted.get("deployment") != name or len(launches) != 1:
+    if not wanted or name not in [wanted.get("deployment"), *(replica["deployment"] for replica in wanted.get("replicas") or [])] or len(launches) != 1:
         return None
     records = [ledger[key] for ledger in ledgers for key in ("last", "good", "previous") if ledger.get(key)]
     record = next((record for record in records if record.get("launch_id") == launches[0] and record.get("recipe")), None)

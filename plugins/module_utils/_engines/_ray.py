@@ -123,7 +123,7 @@ def command(spec: RankSpec, engine: t.Sequence[str]) -> t.List[str]:
 
 def _gpus(spec: RankSpec) -> int:
     """GPUs that a node lends."""
-    return max(spec.tensor_parallel_size // spec.ranks, 1)
+    return max(spec.tensor_parallel_size * spec.pipeline_parallel_size // spec.ranks, 1)
 
 
 def environment(spec: RankSpec) -> t.Dict[str, str]:

@@ -33,8 +33,12 @@ class RankSpec:
     arguments: t.Mapping[str, t.Any] = field(default_factory=dict)
     """The recipe's arguments: option name without dashes to value."""
     with_api_key: bool = False
+    pipeline_parallel_size: int = 1
+    """Stages, each of C(tensor_parallel_size) GPUs: ranks are numbered stage by stage."""
+    expert_parallel: bool = False
+    """Whole experts go to the GPUs of a stage, not a part of each to all."""
     executor: str = "mp"
-    """What brings the ranks together: C(mp), the engine's own way, or one of its C(Launch.executors)."""
+    """Who brings the ranks' processes together, one of the engine's C(executors)."""
     addresses: t.Tuple[str, ...] = ()
     """The addresses of all ranks on the fabric, in rank order, for an executor that asks who is there."""
 
@@ -86,8 +90,14 @@ class Launch:
     """What before its name turns an option off (no-), where the parser has such a form."""
     api_key_variable: str
     """The environment variable by which the API key reaches the container."""
+    executors: t.Tuple[str, ...] = ("mp",)
+    """Who can bring the ranks' processes together; the first is taken where the recipe says nothing."""
+    even_experts: bool = False
+    """Experts can only be spread evenly over the GPUs of a stage."""
+    worker_ports: bool = False
+    """Every rank listens on the API's port, not the head alone."""
     joined_by: t.Mapping[str, Executor] = field(default_factory=dict)
-    """What else than the engine itself can bring its ranks together: a recipe's C(executor) to it."""
+    """What that is, for those of C(executors) that are not the engine itself."""
 
 
 PHASES = (

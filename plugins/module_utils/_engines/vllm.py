@@ -29,6 +29,10 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._vll
 def _command(spec: RankSpec) -> t.List[str]:
     argv = ["vllm", "serve", spec.model_path, "--served-model-name", spec.served_name]
     argv += ["--tensor-parallel-size", str(spec.tensor_parallel_size)]
+    if spec.pipeline_parallel_size > 1:
+        argv += ["--pipeline-parallel-size", str(spec.pipeline_parallel_size)]
+    if spec.expert_parallel:
+        argv += ["--enable-expert-parallel"]
     over_ray = spec.executor == "ray"
     if over_ray:
         # One command for all ranks: those of the other nodes are processes that Ray starts there.
@@ -63,7 +67,7 @@ LAUNCH = Launch(
     command=_command,
     environment=_environment,
     owned=frozenset(
-        "model served-model-name tensor-parallel-size pipeline-parallel-size nnodes node-rank master-addr master-port "
+        "model served-model-name tensor-parallel-size pipeline-parallel-size enable-expert-parallel nnodes node-rank master-addr master-port "
         "headless host port distributed-executor-backend api-key".split()
     ),
     secret=frozenset(["hf-token"]),
@@ -99,6 +103,7 @@ dump(serve.make_arg_parser(serve.FlexibleArgumentParser()), vllm.__version__, ["
     underscores=True,
     negation="no-",
     api_key_variable="VLLM_API_KEY",
+    executors=("mp", "ray"),
     joined_by={"ray": _ray.EXECUTOR},
 )
 

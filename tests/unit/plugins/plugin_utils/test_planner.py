@@ -111,48 +111,6 @@ def deployed(proof: dict[str, t.Any] | None = None, verdict: str | None = None, 
     ]
 
 
-@pytest.mark.parametrize(
-    "head, workers, in_play, sentence",
-    [
-        (["a", "b"], ["c"], "abc", "The inventory's group 'head' has 2 hosts (a, b): put exactly one there, it becomes rank 0."),
-        ([], ["c"], "c", "The inventory's group 'head' has 0 hosts: put exactly one there, it becomes rank 0."),
-        (["a"], [], "a", "The inventory's group 'workers' has no host: put every node but the head there."),
-        (["a"], ["a"], "a", "The inventory's group 'workers' has no host: put every node but the head there."),
-        (
-            ["a"],
-            ["b", "c"],
-            "a",
-            "b and c are left out of this run, but a launch needs all its ranks (a, b, c): run it without --limit, or with a target that holds them all.",
-        ),
-        (
-            ["a"],
-            ["b"],
-            "abc",
-            "c takes part in this run, but is neither in the inventory's group 'head' nor in 'workers': "
-            "put every node into one of them, or leave it out of 'sparks'.",
-        ),
-    ],
-)
-def test_groups_that_will_not_do(head: list[str], workers: list[str], in_play: str, sentence: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        _planner.ranks(head, workers, in_play)
-    assert str(caught.value) == sentence
-
-
-def test_ranks_follow_the_inventory() -> None:
-    assert _planner.ranks(["b"], ["c", "a"], "abc") == ["b", "c", "a"]
-
-
-@pytest.mark.parametrize(
-    "size, nodes, gpus, right",
-    [(2, 2, None, True), (2, 2, 1, True), (4, 2, 1, False), (4, 2, 2, True), (3, 2, 1, False), (1, 2, 1, False), (1, 2, None, False)],
-)
-def test_the_parallel_size_must_fit_the_nodes(size: int, nodes: int, gpus: int | None, right: bool) -> None:
-    problem = _planner.topology_problem(dataclasses.replace(recipe(), tensor_parallel_size=size), nodes, gpus)
-    assert (problem is None) == right
-    assert right or f"tensor_parallel_size is {size}" in str(problem)
-
-
 def test_a_first_launch_is_planned_with_each_nodes_own_environment() -> None:
     plan = make([node(1), node(2, environment={"GLOO_SOCKET_IFNAME": "enp1s0f1np1"})])
     assert (plan.action, plan.problems, plan.launch_id) == ("start", [], "L2")
