@@ -33,6 +33,28 @@ def ports(recipe: Recipe, rank: int) -> list[int]:
     return list(joined.ports(rank, recipe.rendezvous_port))
 
 
+def listening(recipe: Recipe, rank: int) -> list[int]:
+    """The same with the API's port, where the rank listens on it."""
+    return ([recipe.port] if rank == 0 or recipe.engine.launch.worker_ports else []) + ports(recipe, rank)
+
+
+def head_first(recipe: Recipe) -> bool:
+    """Whether the head is started before the others."""
+    joined = executor(recipe)
+    return joined is not None and joined.head_first
+
+
+def order(recipe: Recipe) -> str:
+    """The same in words."""
+    return "head first" if head_first(recipe) else "workers first"
+
+
+def title(recipe: Recipe) -> str:
+    """The executor's name; nothing where it is the engine itself."""
+    joined = executor(recipe)
+    return joined.title if joined else ""
+
+
 def recipe_problems(recipe: Recipe) -> list[str]:
     """Sentences, without the recipe's name before them, on what can't be though nothing is known of the nodes."""
     joined = executor(recipe)
@@ -82,12 +104,6 @@ def memory(recipe: Recipe, rank: int) -> dict[str, int]:
     """What is to be laid over a node's facts for the plan of its memory."""
     joined = executor(recipe)
     return {} if joined is None else {"joining_bytes": joined.node_bytes(rank)}
-
-
-def order(recipe: Recipe) -> str:
-    """In which order the ranks are started, in words."""
-    joined = executor(recipe)
-    return "head first" if joined is not None and joined.head_first else "workers first"
 
 
 def _bytes(words: str) -> int:

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -186,6 +187,18 @@ def test_a_worker_waits_for_the_heads_port(stand_in: dict[str, str]) -> None:
         assert done.returncode == 0 and done.stdout.startswith("ray start --address=127.0.0.1:"), done.stderr
     done = played(spec, stand_in)
     assert done.returncode == 1 and "gave up after 1 s: there is no head of Ray at 127.0.0.1:" in done.stdout and "refused" in done.stdout
+
+
+def test_a_worker_ends_at_once_when_it_is_asked_to(stand_in: dict[str, str], tmp_path: pathlib.Path) -> None:
+    (tmp_path / "ray").write_text("#!/bin/sh\necho begun\ntrap '' TERM\nsleep 20\n")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        spec = dataclasses.replace(WORKER, head_address="127.0.0.1", rendezvous_port=server.getsockname()[1])
+        argv = LAUNCH.command(spec)
+        with subprocess.Popen([sys.executable, *argv[1:]], env=stand_in, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+            assert process.stdout is not None and process.stdout.readline() == "begun\n"
+            process.terminate()
+            assert process.wait(15) == 143
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 # How its log is judged, beyond the real ones (test_real_logs.py).
