@@ -83,7 +83,7 @@ def check(plan: Plan, parser: t.Mapping[str, t.Any] | None) -> None:
         plan.assumed.append(f"the image has {joined.title}: it could not be asked")
     elif joined.package not in packages:
         plan.problems.append(
-            f"The image {plan.recipe.image} has no {joined.title} (Python's package {joined.package}): take one that has it, or leave executor out of the recipe."
+            f"The image {plan.recipe.image} has no {joined.title} (Python's package {joined.package}): take one that has it, or leave executor out."
         )
     wanted = ports(plan.recipe, 0)
     plan.notes.append(f"{joined.title} on the ports {wanted[0]} to {wanted[-1]} of each node: {joined.told}")

@@ -119,7 +119,7 @@ def test_it_listens_where_it_was_told_to_and_its_token_shows_up_nowhere(recipe: 
         assert not re.search(r":(6379|10001|8265|52365|44217) ", play.node(name, "ss -Hltn"))
         inspected = play.node(name, f"docker inspect {RANKS[name]}")
         assert TOKEN not in inspected + play.node(name, f"docker logs {RANKS[name]} 2>&1; ps -eo args")
-    outside = "python3 -c 'import ray; ray.init(address=\"192.168.200.11:29501\", logging_level=\"ERROR\")' 2>&1 | tail -n 3"
+    outside = 'python3 -c \'import ray; ray.init(address="192.168.200.11:29501", logging_level="ERROR")\' 2>&1 | tail -n 3'
     said = play.node("spark2", f"docker run --rm --network host --entrypoint sh {IMAGE} -c {json.dumps(outside)} || true")
     assert "Authentication" in said or "Failed to connect" in said, said
 

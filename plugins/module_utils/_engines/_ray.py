@@ -34,7 +34,7 @@ _LEAST_SHM = 768 * MIB
 # Ray's processes at rest, each page that several have counted once (PSS): 290 MiB at the head, 253 MiB on the other node.
 _PROCESSES = 320 * MIB
 
-_PROGRAM = '''
+_PROGRAM = """
 import json, os, signal, socket, subprocess, sys, time
 
 
@@ -99,7 +99,7 @@ wait("no Ray has come from", others)
 ray.shutdown()
 say("all of %s have come" % ", ".join(nodes))
 os.execvp(words[end + 1], words[end + 1 :])
-'''
+"""
 
 
 def command(spec: RankSpec, engine: t.Sequence[str]) -> t.List[str]:

@@ -58,7 +58,8 @@ def plan(launch: str, image: str, **changes: t.Any) -> dict[str, t.Any]:
     """What inference_plan says of a launch that is to be started."""
     return {
         "deployment": "tiny", "hosts": ["spark1", "spark2"], "engine": "vllm", "image": "x:1", "model_path": "/m", "served_name": "tiny", "port": 8000,
-        "rendezvous_port": 29501, "ports": [[8000, 29501], []], "head_first": False, "ready_timeout": 60, "proof": {"prompt": "a", "max_tokens": 1, "timeout": 1}, "recipe": record("", "")["recipe"],
+        "rendezvous_port": 29501, "ports": [[8000, 29501], []], "head_first": False, "ready_timeout": 60,
+        "proof": {"prompt": "a", "max_tokens": 1, "timeout": 1}, "recipe": record("", "")["recipe"],
         "action": "restart", "reasons": ["new"], "differences": [], "idle": False, "staged": True, "unrecorded": False, "image_content": image,
         "model_digest": "d", "endpoint": "http://spark1:8000/v1", "launch_id": launch, "secret": [],
         "ranks": [{"node": f"spark{rank + 1}", "spec_hash": "h", "evict": [], "wanted_free": 0, "launch": LAUNCH} for rank in range(2)], **changes,

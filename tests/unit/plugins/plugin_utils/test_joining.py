@@ -79,7 +79,7 @@ def test_what_a_worker_has_no_use_for_may_be_taken() -> None:
 
 def test_an_image_without_ray_is_refused_and_one_that_is_not_there_is_assumed_to_have_it() -> None:
     plan = make(settings=_planner.Settings(new_launch_id="L2", parser={**PARSER, "packages": []}))
-    assert plan.problems == ["The image vllm:1 has no Ray (Python's package ray): take one that has it, or leave executor out of the recipe."]
+    assert plan.problems == ["The image vllm:1 has no Ray (Python's package ray): take one that has it, or leave executor out."]
     assert "the image has Ray: it could not be asked" in make(settings=_planner.Settings(new_launch_id="L2")).assumed
 
 
