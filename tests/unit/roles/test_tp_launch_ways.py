@@ -45,7 +45,8 @@ MINE = {"lock": {"run": "r", "user": "alice", "host": "ctl1"}, "took_over": None
 _WORDS = "deployment engine image model model_mount served_name address head_address listen_address shm_size cache_dir launch_id"
 LAUNCH = {
     **dict.fromkeys(_WORDS.split(), "x"), **dict.fromkeys(["rank", "ranks", "tensor_parallel_size", "rendezvous_port", "port"], 1),
-    "executor": "mp", "addresses": ["x", "x"], "arguments": {}, "environment": {}, "gpus": False, "infiniband": False, "cap_add": [],
+    "pipeline_parallel_size": 1, "expert_parallel": False, "executor": "mp", "addresses": ["x", "x"], "arguments": {}, "environment": {},
+    "gpus": False, "infiniband": False, "cap_add": [],
 }  # fmt: skip
 
 
@@ -54,10 +55,16 @@ def record(launch: str, image: str) -> dict[str, t.Any]:
     return {"launch_id": launch, "recipe": {"name": "tiny", "model": model}, "image": {"name": "x:1", "content": image}, "model": {"digest": "d"}}
 
 
+TAKES: dict[str, t.Any] = {
+    "hosts": ["spark1", "spark2"], "members": ["spark1", "spark2"], "candidates": ["spark1", "spark2"], "placing": False, "replica": None,
+    "replicas": [{"deployment": "tiny", "replica": None, "hosts": ["spark1", "spark2"]}],
+}  # fmt: skip
+
+
 def plan(launch: str, image: str, **changes: t.Any) -> dict[str, t.Any]:
     """What inference_plan says of a launch that is to be started."""
     return {
-        "deployment": "tiny", "hosts": ["spark1", "spark2"], "engine": "vllm", "image": "x:1", "model_path": "/m", "served_name": "tiny", "port": 8000,
+        "deployment": "tiny", "name": "tiny", **TAKES, "engine": "vllm", "image": "x:1", "model_path": "/m", "served_name": "tiny", "port": 8000,
         "rendezvous_port": 29501, "ports": [[8000, 29501], []], "head_first": False, "ready_timeout": 60,
         "proof": {"prompt": "a", "max_tokens": 1, "timeout": 1}, "recipe": record("", "")["recipe"],
         "action": "restart", "reasons": ["new"], "differences": [], "idle": False, "staged": True, "unrecorded": False, "image_content": image,
@@ -71,6 +78,7 @@ class Ways:
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
+        self.workers = ["spark2"]
         here = folder / "ansible_collections" / "sparkstack" / "inference"
         (here / "plugins" / "action").mkdir(parents=True)
         (here / "roles").mkdir()
@@ -105,7 +113,7 @@ class Ways:
             "inference_proof": [{"answered": True, "text": "b", "tokens": 1, "seconds": 0.1}],
         }
         (self.folder / "answers.json").write_text(json.dumps({**known, **answers}))
-        inventory = {"all": {"children": {"head": {"hosts": {"spark1": None}}, "workers": {"hosts": {"spark2": None}}}, "vars": {"ansible_become": False}}}
+        inventory = {"all": {"children": {"head": {"hosts": {"spark1": None}}, "workers": {"hosts": dict.fromkeys(self.workers)}}, "vars": {"ansible_become": False}}}
         (self.folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
         role = {"name": "sparkstack.inference.tp_launch", "tasks_from": part}
         facts = {"model_staging_manifest": {"digest": "d"}, "tp_launch_recipe": "tiny", "tp_launch_history_dir": "", **variables}
@@ -334,3 +342,78 @@ def test_a_rollback_in_check_mode_plans_with_the_image_that_it_would_give_the_na
     asked = [[call["image"] for call in ways.calls("inference_info", host) if "image" in call] for host in ("spark1", "spark2")]
     assert asked[0] == ["x:1", "x:1", "sparkstack-kept:tiny-good", "sparkstack-kept:tiny-previous", "sparkstack-kept:tiny-good"]
     assert asked[1] == ["x:1", "sparkstack-kept:tiny-good"]
+
+
+HOSTS = ["spark1", "spark2", "spark3", "spark4"]
+GROUPS = [{"deployment": f"tiny-r{at}", "replica": at, "hosts": HOSTS[2 * at : 2 * at + 2]} for at in range(2)]
+MEMBERS = {"name": "tiny", "members": HOSTS, "candidates": HOSTS, "replicas": GROUPS}
+
+
+def replica(at: int, **changes: t.Any) -> dict[str, t.Any]:
+    """What inference_plan says of one of two replicas."""
+    told = plan(f"L{at}", "new", **MEMBERS, **GROUPS[at], **changes)
+    for rank, host in zip(told["ranks"], GROUPS[at]["hosts"], strict=True):
+        rank.update(node=host, launch={**LAUNCH, "deployment": GROUPS[at]["deployment"]})
+    return {**told, "endpoint": f"http://{GROUPS[at]['hosts'][0]}:8000/v1"}
+
+
+def replicas(ways: Ways, answers: dict[str, t.Any], *, first: str = "restart", second: str = "start", **variables: t.Any) -> str:
+    """Play the role with two replicas."""
+    ways.workers = HOSTS[1:]
+    plans = {"inference_plan spark1": [{"plan": replica(0)}, {"plan": replica(0, action=first)}], "inference_plan spark3": [{"plan": replica(1, action=second)}]}
+    return ways.play("main", {**plans, **answers}, **variables)
+
+
+def test_replicas_are_started_watched_and_recorded_each_by_itself(ways: Ways) -> None:
+    told = replicas(ways, {})
+    assert "failed=1" not in told, told
+    for at, (head, worker) in enumerate((HOSTS[:2], HOSTS[2:])):
+        name = f"tiny-r{at}"
+        for host in (head, worker):
+            assert [call["deployment"] for call in ways.calls("inference_launch", host)] == [name, name]
+            [watch] = [call for call in ways.calls("init_phase_wait", host) if call["timeout"] != 0]
+            assert (watch["members"], watch["container"]) == ([head, worker], f"{name}-rank{(head, worker).index(host)}")
+            kept = [call for call in ways.calls("launch_record", host) if "good" in call]
+            assert [(call["deployment"], call["record"]["launch_id"], call["record"]["deployment"]) for call in kept] == [(name, f"L{at}", name)]
+        assert {call["deployment"] for call in ways.calls("deployment_lock", head)} == {name} and not ways.calls("deployment_lock", worker)
+        assert (len(ways.calls("inference_plan", head)), ways.calls("inference_plan", worker)) == (2 - at, [])
+        assert f"http://{head}:8000/v1 answered" in told
+
+
+def test_a_replica_that_serves_is_left_alone_while_the_other_starts(ways: Ways) -> None:
+    told = replicas(ways, {}, first="none")
+    assert "failed=1" not in told, told
+    assert [len(ways.calls("inference_launch", host)) for host in HOSTS] == [0, 0, 2, 2]
+    assert [len(ways.calls("launch_record", host)) for host in HOSTS] == [0, 0, 2, 2]
+
+
+def test_a_replica_that_fails_takes_the_other_not_with_it(ways: Ways) -> None:
+    failed = {"verdict": "failed", "summary": "Rank 1 on spark2 is out of memory.", "remedy": "Free some.", "nodes": {}}
+    ready = {"verdict": "ready", "summary": "", "remedy": "", "nodes": {}}
+    answers = {f"init_phase_wait {host}": [ready, failed if host in HOSTS[:2] else ready] for host in HOSTS}
+    told = replicas(ways, {f"init_phase_wait {host}": found[1:] for host, found in answers.items()})
+    assert told.count("tiny-r0: Rank 1 on spark2 is out of memory. Free some. These replicas serve: tiny-r1.") >= 1, told
+    for head, answered in (("spark1", False), ("spark3", True)):
+        assert [call["good"] for call in ways.calls("launch_record", head) if "good" in call] == [answered]
+        assert [call.get("state", "held") for call in ways.calls("deployment_lock", head)] == ["held", "free"]
+
+
+def test_a_task_that_fails_in_one_replica_ends_that_one_only(ways: Ways) -> None:
+    told = replicas(ways, {"inference_launch spark4": [{}, {"failed": True, "msg": "No such image."}]})
+    assert "tiny-r1: No such image. These replicas serve: tiny-r0." in " ".join(told.split()), told
+    assert "http://spark1:8000/v1 answered" in told and "http://spark3:8000/v1 answered" not in told
+    # All of a replica's nodes know it.
+    assert [call["good"] for host in HOSTS[2:] for call in ways.calls("launch_record", host) if "good" in call] == [False, False]
+
+
+def test_nodes_are_chosen_by_what_they_have_and_the_others_leave(ways: Ways) -> None:
+    ways.workers = HOSTS[1:]
+    open_still = {**plan("L", "new"), "hosts": HOSTS, "members": HOSTS, "candidates": HOSTS, "replicas": [], "placing": True}
+    mine = {"hosts": ["spark2", "spark4"], "members": ["spark2", "spark4"], "candidates": HOSTS}
+    chosen = plan("L2", "new", **mine, replicas=[{"deployment": "tiny", "replica": None, "hosts": mine["hosts"]}])
+    told = ways.play("main", {"inference_plan spark1": [{"plan": open_still}, {"plan": chosen}], "inference_plan spark2": [{"plan": chosen}]})
+    assert "failed=1" not in told and "tiny takes spark2, spark4 of 4 nodes" in told, told
+    [_first, look] = ways.calls("inference_plan", "spark1")
+    assert [seen["name"] for seen in look["seen"]] == HOSTS
+    assert [len(ways.calls("inference_launch", host)) for host in HOSTS] == [0, 2, 0, 2]
+    assert ways.calls("inference_launch", "spark2")[1]["rank"] == 1  # as the plan's stand-in says
