@@ -43,7 +43,7 @@ def say(text):
 
 
 def wait(what, look):
-    began, told = time.monotonic(), 10
+    began, told = time.monotonic(), 30
     patience = float(os.environ.get("SPARKSTACK_RAY_PATIENCE") or 1800)
     while True:
         missing = look()
@@ -64,7 +64,7 @@ def head():
     try:
         socket.create_connection((host.strip("[]"), int(port)), 5).close()
     except OSError as error:
-        return "at %s (%s)" % (address, error)
+        return "at %s (%s)" % (address, "no answer" if isinstance(error, socket.timeout) else error)
 
 
 def others():
@@ -171,7 +171,7 @@ _TOKEN = "Give all nodes the same RAY_AUTH_TOKEN, by tp_launch_environment."
 
 # What our own program and Ray's start say; more of Ray's, which other programs print as well, stands in _common.py.
 SIGNATURES = (
-    # "Ray launcher: for 20 s there is no head of Ray at 192.168.200.11:29501 ([Errno 111] Connection refused)".
+    # "Ray launcher: for 60 s there is no head of Ray at 192.168.200.11:29501 ([Errno 111] Connection refused)", at 30 s, 60 s, 120 s and so on.
     S("rendezvous_timeout", "Ray launcher: for ", "soft", line="Ray launcher: ", remedy=_JOIN),
     # ".. gave up after 25 s: no Ray has come from 192.168.200.12, 192.168.200.13".
     S("rendezvous_timeout", "no Ray has come from ", "peer", r"gave up.* from (?P<peer>[\d.a-fA-F:]+)", line="Ray launcher: ", remedy=_JOIN),

@@ -134,6 +134,8 @@ LOG = Log(
         M("parse_args", "Using max model len", r"len (?P<context_tokens>\d+)"),
         # Ray's word on the node itself, and on the head's: needed to tell whose the lines are that it brings to the head's log.
         M("parse_args", "Local node IP:"),
+        # The head's Ray is complete: what follows is the engine's.
+        M("parse_args", "Ray launcher: all of "),
         M("parse_args", "existing Ray cluster at address:"),
         M("init_dist", "DP group leader: node_rank="),
         M("init_dist", "No current placement group found"),

@@ -146,6 +146,14 @@ def test_a_controller_that_keeps_no_record_does_not_cost_the_images(ways: Ways) 
     assert [[call["repository"] for call in ways.calls("docker_image_tag", host)] for host in ("spark1", "spark2")] == [[["sparkstack-kept:tiny-good"]]] * 2
 
 
+@pytest.mark.parametrize("head_first", [False, True])
+def test_the_head_is_started_last_or_where_the_others_join_it_first(ways: Ways, head_first: bool) -> None:
+    told = ways.play("main", {"inference_plan": [{"plan": plan("L2", "new", head_first=head_first)}]})
+    assert (told.index(" : Start rank 0]") < told.index(" : Start rank 1]")) is head_first, told
+    assert [[call["state"] for call in ways.calls("inference_launch", host)] for host in ("spark1", "spark2")] == [["absent", "started"]] * 2
+    assert [ways.calls("inference_info", host)[0]["ports"] for host in ("spark1", "spark2")] == [[8000, 29501], []]
+
+
 def test_room_is_made_and_the_nodes_are_guarded_while_the_ranks_load(ways: Ways) -> None:
     wanted = plan("L2", "new")
     wanted["ranks"][1].update(evict=["embeddings"], wanted_free=7)
