@@ -113,7 +113,9 @@ class Ways:
             "inference_proof": [{"answered": True, "text": "b", "tokens": 1, "seconds": 0.1}],
         }
         (self.folder / "answers.json").write_text(json.dumps({**known, **answers}))
-        inventory = {"all": {"children": {"head": {"hosts": {"spark1": None}}, "workers": {"hosts": dict.fromkeys(self.workers)}}, "vars": {"ansible_become": False}}}
+        inventory = {
+            "all": {"children": {"head": {"hosts": {"spark1": None}}, "workers": {"hosts": dict.fromkeys(self.workers)}}, "vars": {"ansible_become": False}}
+        }
         (self.folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
         role = {"name": "sparkstack.inference.tp_launch", "tasks_from": part}
         facts = {"model_staging_manifest": {"digest": "d"}, "tp_launch_recipe": "tiny", "tp_launch_history_dir": "", **variables}
@@ -368,7 +370,10 @@ def replica(at: int, **changes: t.Any) -> dict[str, t.Any]:
 def replicas(ways: Ways, answers: dict[str, t.Any], *, first: str = "restart", second: str = "start", **variables: t.Any) -> str:
     """Play the role with two replicas."""
     ways.workers = HOSTS[1:]
-    plans = {"inference_plan spark1": [{"plan": replica(0)}, {"plan": replica(0, action=first)}], "inference_plan spark3": [{"plan": replica(1, action=second)}]}
+    plans = {
+        "inference_plan spark1": [{"plan": replica(0)}, {"plan": replica(0, action=first)}],
+        "inference_plan spark3": [{"plan": replica(1, action=second)}],
+    }
     return ways.play("main", {**plans, **answers}, **variables)
 
 
@@ -397,9 +402,7 @@ def test_a_replica_that_serves_is_left_alone_while_the_other_starts(ways: Ways) 
 
 def test_a_replica_that_fails_takes_the_other_not_with_it(ways: Ways) -> None:
     failed = {"verdict": "failed", "summary": "Rank 1 on spark2 is out of memory.", "remedy": "Free some.", "nodes": {}}
-    ready = {"verdict": "ready", "summary": "", "remedy": "", "nodes": {}}
-    answers = {f"init_phase_wait {host}": [ready, failed if host in HOSTS[:2] else ready] for host in HOSTS}
-    told = replicas(ways, {f"init_phase_wait {host}": found[1:] for host, found in answers.items()})
+    told = replicas(ways, {f"init_phase_wait {host}": [failed] for host in HOSTS[:2]})
     assert told.count("tiny-r0: Rank 1 on spark2 is out of memory. Free some. These replicas serve: tiny-r1.") >= 1, told
     for head, answered in (("spark1", False), ("spark3", True)):
         assert [call["good"] for call in ways.calls("launch_record", head) if "good" in call] == [answered]
@@ -425,3 +428,49 @@ def test_nodes_are_chosen_by_what_they_have_and_the_others_leave(ways: Ways) -> 
     assert [seen["name"] for seen in look["seen"]] == HOSTS
     assert [len(ways.calls("inference_launch", host)) for host in HOSTS] == [0, 2, 0, 2]
     assert ways.calls("inference_launch", "spark2")[1]["rank"] == 1  # as the plan's stand-in says
+
+
+def real(ways: Ways, **changes: t.Any) -> str:
+    """Play the role on four nodes with the real plan of a recipe with these keys; the image is everywhere, and nothing runs."""
+    ways.workers = HOSTS[1:]
+    action = ways.folder / "ansible_collections/sparkstack/inference/plugins/action/inference_plan.py"
+    action.write_text((ROOT / "plugins/action/inference_plan.py").read_text())
+    info = {
+        "docker": {"reachable": True}, "containers": [], "listeners": [], "architecture": "arm64", "now": 5.0, "autostart": {}, "ledger": {},
+        "image": {"identity": "sha256:aa", "architecture": "arm64", "size_bytes": 1},
+    }  # fmt: skip
+    answers: dict[str, t.Any] = {"inference_info": [info]}
+    for number, host in enumerate(HOSTS, 1):
+        # The real role nccl_env leaves the fabric; here it comes along with the memory.
+        memory = {"unified": True, "gpus": [], "processes": [], "total_bytes": 100 << 30, "available_bytes": (50 + number) << 30}
+        answers[f"gpu_memory_facts {host}"] = [{"ansible_facts": {"gpu_memory": memory, "fabric": {"address": f"192.168.200.1{number}"}}}]
+    recipe = {"name": "tiny", "model": {"path": "/m"}, "engine": "vllm", "tensor_parallel_size": 2, "engines": {"vllm": {"image": "x:1"}}, **changes}
+    told = ways.play("main", answers, tp_launch_recipe=recipe)
+    assert "failed=1" not in told, told
+    return told
+
+
+def started(ways: Ways) -> dict[str, tuple[t.Any, ...]]:
+    """By host its rank as it was started: deployment, rank, ranks and the head's address."""
+    calls = [(host, call) for host in HOSTS for call in ways.calls("inference_launch", host) if call.get("state") == "started"]
+    return {host: tuple(call[key] for key in ("deployment", "rank", "ranks", "head_address")) for host, call in calls}
+
+
+def test_the_real_plan_of_two_replicas_comes_to_each_node(ways: Ways) -> None:
+    told = real(ways, replicas=2)
+    assert started(ways) == {
+        "spark1": ("tiny-r0", 0, 2, "192.168.200.11"),
+        "spark2": ("tiny-r0", 1, 2, "192.168.200.11"),
+        "spark3": ("tiny-r1", 0, 2, "192.168.200.13"),
+        "spark4": ("tiny-r1", 1, 2, "192.168.200.13"),
+    }
+    assert "(replica 1, the last is 1)" in told
+
+
+def test_the_real_plan_of_stages_and_of_fewer_nodes(ways: Ways) -> None:
+    real(ways, pipeline_parallel_size=2)
+    assert [ways.calls("inference_launch", host)[0]["pipeline_parallel_size"] for host in HOSTS] == [2] * 4
+    for host in HOSTS:
+        (ways.folder / f"inference_launch {host}").unlink()
+    real(ways)
+    assert {host: rank[:3] for host, rank in started(ways).items()} == {"spark3": ("tiny", 0, 2), "spark4": ("tiny", 1, 2)}
