@@ -168,7 +168,11 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record], pool: t.Seque
         return _alike(ranks, best, alike)
     cause, culprit, lines = candidate["cause"], t.cast("t.Optional[Record]", best.record), list(candidate["lines"])
     if kind == "death" and "rank" in candidate["values"]:
-        culprit = next((r for r in ranks if r["rank"] == candidate["values"]["rank"]), culprit)
+        number = candidate["values"]["rank"]
+        # Ray places the ranks beyond the head's as it likes, and the log tells where: "(RayWorkerProc pid=94, ip=192.168.200.12) .. rank=1 ..".
+        place = (reading(best.record).get("claims") or {}).get(f"node of rank {number}")
+        placed = next((r for r in ranks if place and place in own_addresses(r)), None)
+        culprit = placed or next((r for r in ranks if r["rank"] == number), culprit)
     elif candidate.get("address"):
         # Ray: a remote worker's lines stand in the head's log, "(RayWorkerProc pid=17722, ip=192.168.200.12) ..".
         elsewhere = next((r for r in ranks if candidate["address"] in own_addresses(r)), None)

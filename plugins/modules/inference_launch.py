@@ -92,11 +92,18 @@ options:
   executor:
     description:
       - Who brings the ranks' processes together. By default the engine's own way.
+      - For V(ray) the image must have Ray, and O(addresses) is needed.
     type: str
   address:
     description:
       - This node's address on the fabric. By default O(head_address) at rank 0.
     type: str
+  addresses:
+    description:
+      - The addresses of all ranks on the fabric, in rank order, for an O(executor) that asks whether all have come.
+    type: list
+    elements: str
+    default: []
   head_address:
     description:
       - The head's address on the fabric.

@@ -268,6 +268,13 @@ plan:
     rendezvous_port:
       description: The port of the rendezvous.
       type: int
+    ports:
+      description: By rank, the ports on which its node must have no other listener.
+      type: list
+      elements: list
+    head_first:
+      description: The head is started before the others.
+      type: bool
     ready_timeout:
       description: Seconds that a launch may take to be ready.
       type: int

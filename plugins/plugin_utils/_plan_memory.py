@@ -11,7 +11,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed, size
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _joining
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._footprint import plan_memory
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._memory_return import who
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._plan import Node, Plan, Settings
@@ -59,7 +59,7 @@ def estimate(plan: Plan, settings: Settings, before: float | None, own: bool) ->
         plan.nodes[0].model,
         recipe.engine.name,
         recipe.arguments,
-        [(node.name, _facts(plan, node, settings.evict)) for node in plan.nodes],
+        [(node.name, {**_facts(plan, node, settings.evict), **_joining.memory(recipe, rank)}) for rank, node in enumerate(plan.nodes)],
         recipe.tensor_parallel_size,
         recipe.pipeline_parallel_size,
         environment=recipe.environment,

@@ -22,6 +22,7 @@ from ansible_collections.sparkstack.inference.plugins.plugin_utils import (
     _actual,
     _collective,
     _container,
+    _joining,
     _plan_environment,
     _plan_memory,
     _plan_setting,
@@ -42,6 +43,7 @@ def make(recipe: Recipe, nodes: t.Sequence[Node], settings: Settings) -> Plan:
     plan.planned = _plan_setting.planned(plan, settings)
     plan.requests = [_request(plan, settings, rank) for rank in range(len(plan.nodes))]
     _check_arguments(plan, settings)
+    _joining.check(plan, settings.parser)
     _decide(plan, settings)
     if plan.planned is not None and plan.action in ("start", "restart"):
         _plan_anew(plan, settings)
@@ -122,6 +124,7 @@ def _request(plan: Plan, settings: Settings, rank: int) -> _container.Request:
             pipeline_parallel_size=recipe.pipeline_parallel_size,
             expert_parallel=recipe.expert_parallel,
             executor=recipe.executor,
+            addresses=tuple(each.fabric["address"] for each in plan.nodes),
         ),
         model_mount=node.model.get("mount") or recipe.model_path,
         environment={**node.environment, **recipe.environment},
@@ -205,8 +208,6 @@ def _check_ports(plan: Plan) -> None:
     if plan.action not in ("start", "restart"):
         return
     for rank, node in enumerate(plan.nodes):
-        if rank and not plan.recipe.engine.launch.worker_ports:
-            break
         own = {container["name"] for container in _actual.owned(node.info, plan.recipe.name)}
         listeners = node.info.get("listeners") or []
         for listener in listeners:
@@ -215,9 +216,9 @@ def _check_ports(plan: Plan) -> None:
             if probing(listener):
                 # Of a run that works here now, whom the lock tells of, or of one that was cut off: then it ends by itself, and the preflight waits for that.
                 continue
-            if rank and listener["port"] != plan.recipe.port:
+            what = _joining.taken(plan.recipe, rank, listener["port"])
+            if not what:
                 continue
-            what = "port" if listener["port"] == plan.recipe.port else "rendezvous_port"
             who = f"container {listener['container']}" if listener["container"] else f"process {listener['pid']} ({listener['process']})"
             plan.problems.append(
                 f"Port {listener['port']} on {node.name} is taken by {who if listener['pid'] else 'another program'}: stop it, or set another {what}."

@@ -20,6 +20,7 @@ import yaml
 from ansible_collections.sparkstack.inference.plugins.module_utils import _engines
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Engine
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _joining
 
 
 class RecipeError(Exception):
@@ -332,6 +333,8 @@ def _value_problems(where: str, recipe: Recipe) -> list[str]:
     if recipe.executor not in recipe.engine.launch.executors:
         known = " or ".join(recipe.engine.launch.executors)
         problems.append(f"{where}: {recipe.engine.title} has no executor '{recipe.executor}': take {known}, or leave it out.")
+    elif not problems:
+        problems += [f"{where}: {sentence}" for sentence in _joining.recipe_problems(recipe)]
     for key in ("tensor_parallel_size", "pipeline_parallel_size", "replicas", "ready_timeout", "max_tokens", "proof_timeout"):
         if getattr(recipe, key) < 1:
             problems.append(f"{where}: '{key}' must be 1 or more, not {getattr(recipe, key)}.")

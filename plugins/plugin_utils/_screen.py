@@ -11,14 +11,14 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import size
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _plan_memory, _shape
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _joining, _plan_memory, _shape
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._plan import Node, Plan
 
 _ACTIONS = {
     "none": "nothing",
     "watch": "watch it until it is ready",
-    "start": "start all ranks, workers first",
-    "restart": "stop all ranks, then start all ranks, workers first",
+    "start": "start all ranks, {order}",
+    "restart": "stop all ranks, then start all ranks, {order}",
 }
 
 
@@ -38,7 +38,7 @@ def screen(plan: Plan) -> list[str]:
         f"  image      {recipe.image}: {_image(plan)}",
         f"  arguments  {_arguments(plan)}",
         f"  endpoint   {plan.endpoint}",
-        f"  action     {_ACTIONS[plan.action]}",
+        f"  action     {_ACTIONS[plan.action].format(order=_joining.order(recipe))}",
     ]
     if plan.away is not None:
         stops = "it serves now, and is away" if plan.nodes[0].proof.get("answered") else "it serves after"
@@ -57,6 +57,7 @@ def _shape_words(plan: Plan) -> str:
     words = f"tensor parallel size {recipe.tensor_parallel_size}"
     words += f" in {recipe.pipeline_parallel_size} pipeline stages" if recipe.pipeline_parallel_size > 1 else ""
     words += ", experts spread" if recipe.expert_parallel else ""
+    words += f", joined by {_joining.title(recipe)}" if _joining.title(recipe) else ""
     words += f" over {count} node{'s' if count > 1 else ''}"
     return words + (f" (replica {recipe.replica}, the last is {recipe.replicas - 1})" if recipe.replica is not None else "")
 

@@ -45,8 +45,8 @@ MINE = {"lock": {"run": "r", "user": "alice", "host": "ctl1"}, "took_over": None
 _WORDS = "deployment engine image model model_mount served_name address head_address listen_address shm_size cache_dir launch_id"
 LAUNCH = {
     **dict.fromkeys(_WORDS.split(), "x"), **dict.fromkeys(["rank", "ranks", "tensor_parallel_size", "rendezvous_port", "port"], 1),
-    "pipeline_parallel_size": 1, "expert_parallel": False, "executor": "mp",
-    "arguments": {}, "environment": {}, "gpus": False, "infiniband": False, "cap_add": [],
+    "pipeline_parallel_size": 1, "expert_parallel": False, "executor": "mp", "addresses": ["x", "x"], "arguments": {}, "environment": {},
+    "gpus": False, "infiniband": False, "cap_add": [],
 }  # fmt: skip
 
 
@@ -65,7 +65,8 @@ def plan(launch: str, image: str, **changes: t.Any) -> dict[str, t.Any]:
     """What inference_plan says of a launch that is to be started."""
     return {
         "deployment": "tiny", "name": "tiny", **TAKES, "engine": "vllm", "image": "x:1", "model_path": "/m", "served_name": "tiny", "port": 8000,
-        "rendezvous_port": 29501, "ready_timeout": 60, "proof": {"prompt": "a", "max_tokens": 1, "timeout": 1}, "recipe": record("", "")["recipe"],
+        "rendezvous_port": 29501, "ports": [[8000, 29501], []], "head_first": False, "ready_timeout": 60,
+        "proof": {"prompt": "a", "max_tokens": 1, "timeout": 1}, "recipe": record("", "")["recipe"],
         "action": "restart", "reasons": ["new"], "differences": [], "idle": False, "staged": True, "unrecorded": False, "image_content": image,
         "model_digest": "d", "endpoint": "http://spark1:8000/v1", "launch_id": launch, "secret": [],
         "ranks": [{"node": f"spark{rank + 1}", "spec_hash": "h", "evict": [], "wanted_free": 0, "launch": LAUNCH} for rank in range(2)], **changes,
@@ -145,6 +146,14 @@ def test_a_controller_that_keeps_no_record_does_not_cost_the_images(ways: Ways) 
     told = ways.play("main", answers, tp_launch_history_dir="/nowhere")
     assert "The record of launch L2 could not be kept: Read-only file system." in told and ways.locks() == ["held", "free"]
     assert [[call["repository"] for call in ways.calls("docker_image_tag", host)] for host in ("spark1", "spark2")] == [[["sparkstack-kept:tiny-good"]]] * 2
+
+
+@pytest.mark.parametrize("head_first", [False, True])
+def test_the_head_is_started_last_or_where_the_others_join_it_first(ways: Ways, head_first: bool) -> None:
+    told = ways.play("main", {"inference_plan": [{"plan": plan("L2", "new", head_first=head_first)}]})
+    assert (told.index(" : Start rank 0]") < told.index(" : Start rank 1]")) is head_first, told
+    assert [[call["state"] for call in ways.calls("inference_launch", host)] for host in ("spark1", "spark2")] == [["absent", "started"]] * 2
+    assert [ways.calls("inference_info", host)[0]["ports"] for host in ("spark1", "spark2")] == [[8000, 29501], []]
 
 
 def test_room_is_made_and_the_nodes_are_guarded_while_the_ranks_load(ways: Ways) -> None:

@@ -1,7 +1,10 @@
 # Copyright (c) 2026, The sparkstack.inference developers
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The products: the engine's image and model, the rehearsal's image and model. Each is built when what goes into it changes."""
+"""The products: the engine's image and model, the rehearsal's image and model, and on demand the engine's image with Ray.
+
+Each is built when what goes into it changes.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,16 @@ import shutil
 import tarfile
 import typing as t
 
-from . import archive, rehearsal, rootfs, store
+from . import archive, ray, rehearsal, rootfs, store
+from .ray import VLLM_RAY
 from .vllm import HERE, PATH, VLLM, architecture, labels, make_vllm
 
 MODEL = "tiny-qwen3-moe"
 SGLANG, SGLANG_MODEL = "sglang-rehearsal", "tiny-sglang-rehearsal"
 SGLANG_VERSION = "0.5.17"
 IMAGES, MODELS = (VLLM, SGLANG), (MODEL, SGLANG_MODEL)
+# Built where they are named: most tests have no use for them.
+ON_DEMAND = (VLLM_RAY,)
 PY_SPY = f"{rootfs.BIN}/py-spy"
 
 
@@ -42,18 +48,22 @@ def products() -> list[Product]:
     vllm = store.key_of([*makers, *pins, *store.files_below(HERE / "image")], words)
     own = HERE / "sparkengine" / "rehearsal.py"
     package = [*store.files_below(rehearsal.SOURCE), *rehearsal.RECORDED, own, pathlib.Path(__file__)]
+    over_ray = [HERE / "sparkengine" / "ray.py", ray.REQUIREMENTS, *store.files_below(HERE / "image_ray")]
     return [
         Product(VLLM, vllm, "image.tar", make_vllm),
         Product(SGLANG, store.key_of(package, [vllm]), "image.tar", make_sglang),
         Product(MODEL, store.key_of([HERE / "make_model.py"], [vllm]), MODEL, make_model),
         Product(SGLANG_MODEL, store.key_of([own], []), SGLANG_MODEL, make_sglang_model),
+        Product(VLLM_RAY, store.key_of(over_ray, [vllm]), "image.tar", make_ray),
     ]
 
 
 def build(wanted: t.Sequence[str] = ()) -> dict[str, pathlib.Path]:
-    """Build what is not built yet; return the path of each product's result (wanted empty: of all)."""
+    """Build what is not built yet; return the path of each product's result (wanted empty: of all but those on demand)."""
     results = {}
     for product in products():
+        if not wanted and product.name in ON_DEMAND:
+            continue
         folder = store.found(product.name, product.key)
         needed = not wanted or product.name in wanted or product.name == VLLM
         if folder is None and needed:
@@ -98,6 +108,11 @@ def make_sglang(work: pathlib.Path, out: pathlib.Path) -> None:
     command = ["python3", "-m", "sglang.launch_server", "--help"]
     config = archive.image_config(layers, architecture(), environment, said, command)
     archive.write_archive(out / "image.tar", f"sparkstack/{SGLANG}:{SGLANG_VERSION}", config, layers)
+
+
+def make_ray(work: pathlib.Path, out: pathlib.Path) -> None:
+    """Write image.tar: the engine image and Ray."""
+    ray.make_ray(_built_image(), work, out)
 
 
 def _take_py_spy(image: pathlib.Path, root: pathlib.Path) -> None:
