@@ -1,7 +1,7 @@
 # Copyright (c) 2026, The sparkstack.inference developers
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The products: the engine's image and model, the rehearsal's image and model. Each is built when what goes into it changes."""
+"""The products: the engine's image and model, the rehearsal's, and those that few tests ask for. Each is built when what goes into it changes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import shutil
 import tarfile
 import typing as t
 
-from . import archive, rehearsal, rootfs, store
+from . import archive, nginx, rehearsal, rootfs, store
 from .vllm import HERE, PATH, VLLM, architecture, labels, make_vllm
 
 MODEL = "tiny-qwen3-moe"
 SGLANG, SGLANG_MODEL = "sglang-rehearsal", "tiny-sglang-rehearsal"
 SGLANG_VERSION = "0.5.17"
 IMAGES, MODELS = (VLLM, SGLANG), (MODEL, SGLANG_MODEL)
+ASKED = (nginx.NGINX,)
+"""Built only when they are named."""
 PY_SPY = f"{rootfs.BIN}/py-spy"
 
 
@@ -40,6 +42,7 @@ def products() -> list[Product]:
     makers = [HERE / "sparkengine" / f"{name}.py" for name in ("archive", "rootfs", "vllm")]
     pins = [HERE / "requirements.txt", HERE / "requirements-vllm.txt"]
     vllm = store.key_of([*makers, *pins, *store.files_below(HERE / "image")], words)
+    router = store.key_of([HERE / "sparkengine" / "nginx.py"], [vllm])
     own = HERE / "sparkengine" / "rehearsal.py"
     package = [*store.files_below(rehearsal.SOURCE), *rehearsal.RECORDED, own, pathlib.Path(__file__)]
     return [
@@ -47,20 +50,22 @@ def products() -> list[Product]:
         Product(SGLANG, store.key_of(package, [vllm]), "image.tar", make_sglang),
         Product(MODEL, store.key_of([HERE / "make_model.py"], [vllm]), MODEL, make_model),
         Product(SGLANG_MODEL, store.key_of([own], []), SGLANG_MODEL, make_sglang_model),
+        Product(nginx.NGINX, router, "image.tar", make_nginx),
     ]
 
 
 def build(wanted: t.Sequence[str] = ()) -> dict[str, pathlib.Path]:
-    """Build what is not built yet; return the path of each product's result (wanted empty: of all)."""
+    """Build what is not built yet; return the path of each product's result (wanted empty: of all but those of ASKED)."""
     results = {}
     for product in products():
         folder = store.found(product.name, product.key)
-        needed = not wanted or product.name in wanted or product.name == VLLM
+        asked = product.name in wanted or (not wanted and product.name not in ASKED)
+        needed = asked or product.name == VLLM
         if folder is None and needed:
             rootfs.install_tools()
             with store.lock():
                 folder = store.found(product.name, product.key) or _make(product)
-        if folder is not None and (not wanted or product.name in wanted):
+        if folder is not None and asked:
             results[product.name] = folder / product.result
     return results
 
@@ -112,6 +117,12 @@ def _take_py_spy(image: pathlib.Path, root: pathlib.Path) -> None:
                 (root / PY_SPY).chmod(0o755)
                 return
     raise rootfs.BuildError(f"{image} has no {PY_SPY}.")
+
+
+def make_nginx(work: pathlib.Path, out: pathlib.Path) -> None:
+    """Write image.tar: the engine image's base layer, and over it nginx."""
+    base = archive.take_layer(_built_image(), 0, work / "base.tar", "mmdebstrap --variant=minbase")
+    nginx.make(base, work, out / "image.tar")
 
 
 def make_sglang_model(work: pathlib.Path, out: pathlib.Path) -> None:
