@@ -22,8 +22,6 @@ from ansible_collections.sparkstack.inference.plugins.plugin_utils._router_nginx
 Data = dict[str, t.Any]
 Node = t.Mapping[str, t.Any]
 
-INSIDE = "/etc/sparkstack-router"
-"""Where the container has that folder."""
 _UPSTREAM = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):([1-9][0-9]{0,4})")
 # A program without root's rights may not listen below, and a container on the node's network has no setting of its own for that.
 _LOWEST_PORT = 1024
@@ -47,8 +45,9 @@ class Kind:
 # of which one was killed. A dead upstream is looked at every 5 s, and a request goes to an upstream 3 times at most.
 _HEALTH = ("--retry-max-retries", "3", "--health-check-interval-secs", "5", "--health-failure-threshold", "2", "--health-success-threshold", "1")
 KINDS = {
+    # In the container its own folder lies in that place.
     # "nginx -e stderr": else it complains of a log that it may not open before it has read where its log goes.
-    "nginx": Kind("nginx:1.29", ("nginx", "-e", "stderr", "-c", f"{INSIDE}/nginx.conf"), ("least_conn", "round_robin", "ip_hash"), metrics=False),
+    "nginx": Kind("nginx:1.29", ("nginx", "-e", "stderr", "-c", f"{FOLDER}/nginx.conf"), ("least_conn", "round_robin", "ip_hash"), metrics=False),
     # Its breaker counts 401 and 400 as failures of the upstream: a few requests with a wrong key shut all others out, so that it stays off. Without it only
     # round_robin goes on to another upstream at the next try; with cache_aware requests fail until the upstream's health is asked the next time.
     "sglang-router": Kind(
