@@ -165,6 +165,7 @@ class ActionModule(ActionBase):
             "port": recipe.port,
             "rendezvous_port": recipe.rendezvous_port,
             "ready_timeout": recipe.ready_timeout,
+            "router": recipe.router,
             "proof": {"prompt": recipe.prompt, "max_tokens": recipe.max_tokens, "timeout": recipe.proof_timeout},
             "hosts": hosts,
             "recipe": _recipe.resolved(recipe),
