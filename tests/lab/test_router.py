@@ -18,7 +18,8 @@ import pytest
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
-DEPLOYMENT, KEY, IMAGE, PORT = "pair", "s3cret-value", "sparkstack/nginx:lab", 8080
+DEPLOYMENT, KEY, PORT = "pair", "s3cret-value", 8080
+IMAGE, OTHERS = "sparkstack/nginx:lab", "sparkstack/routers:lab"
 REPLICAS = {"spark1": f"{DEPLOYMENT}-r0", "spark2": f"{DEPLOYMENT}-r1"}
 ADDRESSES = {"spark1": "10.77.0.11", "spark2": "10.77.0.12"}
 ASKED = {"deployment": DEPLOYMENT, "router_image": IMAGE, "tp_launch_api_key": KEY}
@@ -72,15 +73,20 @@ def serves(node: str) -> bool:
         return False
 
 
+def put_image(product: str) -> None:
+    """Have one of the images for these tests on the head."""
+    built = subprocess.run([str(play.ROOT / "tests/lab/engine/build"), product], capture_output=True, text=True, timeout=300, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    play.lab("put-image", "spark1", built.stdout.split()[-1])
+
+
 @pytest.fixture(scope="module", autouse=True)
 def replicas() -> t.Iterator[None]:
     """Two replicas of one rank each, and nginx's image on the head."""
     play.lab("up")
     play.install_engine("--images", "spark1,spark2")
     play.empty(*REPLICAS)
-    built = subprocess.run([str(play.ROOT / "tests/lab/engine/build"), "nginx"], capture_output=True, text=True, timeout=300, check=False)
-    assert built.returncode == 0, built.stdout + built.stderr
-    play.lab("put-image", "spark1", built.stdout.split()[-1])
+    put_image("nginx")
     for node, replica in REPLICAS.items():
         address = ADDRESSES[node].replace("10.77.0", "192.168.200")
         module(node, "inference_launch", state="started", deployment=replica, address=address, head_address=address, **RANK)
@@ -89,7 +95,7 @@ def replicas() -> t.Iterator[None]:
     yield
     play.empty(*REPLICAS)
     for node in REPLICAS:
-        play.node(node, f"rm -rf /etc/sparkstack/router; docker image rm {IMAGE} >/dev/null 2>&1; true")
+        play.node(node, f"rm -rf /etc/sparkstack/router; docker image rm {IMAGE} {OTHERS} >/dev/null 2>&1; true")
 
 
 def router(*arguments: str, code: int = 0, **extra: t.Any) -> play.Play:
@@ -139,7 +145,8 @@ def test_a_streamed_answer_comes_as_it_is_made() -> None:
     assert len(times) >= 8 and times[0] < times[-1] / 3
 
 
-def test_requests_go_on_when_a_replica_is_killed_and_it_gets_some_again() -> None:
+def lose_one_and_have_it_back() -> list[int]:
+    """What four clients get all the while in which a replica is killed, started again, and asked again."""
     codes: list[int] = []
     end = threading.Event()
 
@@ -165,7 +172,11 @@ def test_requests_go_on_when_a_replica_is_killed_and_it_gets_some_again() -> Non
         end.set()
         for thread in threads:
             thread.join()
-    assert set(codes) == {200}, codes
+    return codes
+
+
+def test_requests_go_on_when_a_replica_is_killed_and_it_gets_some_again() -> None:
+    assert set(lose_one_and_have_it_back()) == {200}
 
 
 def test_another_list_of_replicas_cuts_no_answer() -> None:
@@ -181,6 +192,24 @@ def test_another_list_of_replicas_cuts_no_answer() -> None:
     stream.join()
     assert result[0][0] == 200 and result[0][1].endswith(b"data: [DONE]\n\n")
     assert "10.77.0.12:30000" in router().text and container()["id"] == first
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["sglang-router", "vllm-router"])
+def test_the_other_routers_do_the_same(kind: str) -> None:
+    put_image("routers")
+    other = {"router_kind": kind, "router_image": OTHERS}
+    assert f"by {kind} on spark1 in front of 10.77.0.11:30000 and 10.77.0.12:30000, and has answered" in router(**other).text
+    first = container()
+    assert set(router(**other).changed.values()) == {0} and container()["id"] == first["id"]
+    assert (first["host"]["ReadonlyRootfs"], first["host"]["CapDrop"], first["config"]["User"]) == (True, ["ALL"], "65534:65534")
+    assert (ask()[0], ask(key="wrong")[0]) == (200, 401)
+    status, data, times = ask(stream=True, max_tokens=8)
+    assert status == 200 and data.endswith(b"data: [DONE]\n\n") and times[0] < times[-1] / 3
+    # Keys that are wrong shut nobody out.
+    assert [ask(key="wrong")[0] for _turn in range(8)] == [401] * 8
+    assert set(lose_one_and_have_it_back()) == {200}
+    assert "pair is at http://10.77.0.11:8080/v1, by nginx" in router().text
 
 
 @pytest.mark.parametrize(

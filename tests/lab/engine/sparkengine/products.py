@@ -12,14 +12,14 @@ import shutil
 import tarfile
 import typing as t
 
-from . import archive, nginx, rehearsal, rootfs, store
+from . import archive, rehearsal, rootfs, routers, store
 from .vllm import HERE, PATH, VLLM, architecture, labels, make_vllm
 
 MODEL = "tiny-qwen3-moe"
 SGLANG, SGLANG_MODEL = "sglang-rehearsal", "tiny-sglang-rehearsal"
 SGLANG_VERSION = "0.5.17"
 IMAGES, MODELS = (VLLM, SGLANG), (MODEL, SGLANG_MODEL)
-ASKED = (nginx.NGINX,)
+ASKED = (routers.NGINX, routers.ROUTERS)
 """Built only when they are named."""
 PY_SPY = f"{rootfs.BIN}/py-spy"
 
@@ -42,7 +42,7 @@ def products() -> list[Product]:
     makers = [HERE / "sparkengine" / f"{name}.py" for name in ("archive", "rootfs", "vllm")]
     pins = [HERE / "requirements.txt", HERE / "requirements-vllm.txt"]
     vllm = store.key_of([*makers, *pins, *store.files_below(HERE / "image")], words)
-    router = store.key_of([HERE / "sparkengine" / "nginx.py"], [vllm])
+    router = store.key_of([HERE / "sparkengine" / "routers.py", routers.PINS], [vllm])
     own = HERE / "sparkengine" / "rehearsal.py"
     package = [*store.files_below(rehearsal.SOURCE), *rehearsal.RECORDED, own, pathlib.Path(__file__)]
     return [
@@ -50,7 +50,8 @@ def products() -> list[Product]:
         Product(SGLANG, store.key_of(package, [vllm]), "image.tar", make_sglang),
         Product(MODEL, store.key_of([HERE / "make_model.py"], [vllm]), MODEL, make_model),
         Product(SGLANG_MODEL, store.key_of([own], []), SGLANG_MODEL, make_sglang_model),
-        Product(nginx.NGINX, router, "image.tar", make_nginx),
+        Product(routers.NGINX, router, "image.tar", lambda work, out: routers.make_nginx(_base_layer(work), work, out / "image.tar")),
+        Product(routers.ROUTERS, router, "image.tar", lambda work, out: routers.make_routers(_base_layer(work), work, out / "image.tar")),
     ]
 
 
@@ -95,7 +96,7 @@ def make_sglang(work: pathlib.Path, out: pathlib.Path) -> None:
     rehearsal.copy_package(site)
     _take_py_spy(base, work / "root")
     layers = [
-        archive.take_layer(base, 0, work / "base.tar", "mmdebstrap --variant=minbase"),
+        _base_layer(work),
         archive.write_layer(work / "rehearsal.tar", work / "root", ["opt/engine/sglang", PY_SPY], "copy of sglang_rehearsal"),
     ]
     environment = {"PATH": PATH, "PYTHONPATH": "/opt/engine/sglang", "LANG": "C.UTF-8"}
@@ -119,10 +120,9 @@ def _take_py_spy(image: pathlib.Path, root: pathlib.Path) -> None:
     raise rootfs.BuildError(f"{image} has no {PY_SPY}.")
 
 
-def make_nginx(work: pathlib.Path, out: pathlib.Path) -> None:
-    """Write image.tar: the engine image's base layer, and over it nginx."""
-    base = archive.take_layer(_built_image(), 0, work / "base.tar", "mmdebstrap --variant=minbase")
-    nginx.make(base, work, out / "image.tar")
+def _base_layer(work: pathlib.Path) -> archive.Layer:
+    """The engine image's lowest layer."""
+    return archive.take_layer(_built_image(), 0, work / "base.tar", "mmdebstrap --variant=minbase")
 
 
 def make_sglang_model(work: pathlib.Path, out: pathlib.Path) -> None:
