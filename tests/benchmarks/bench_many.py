@@ -51,8 +51,8 @@ def measure(bench: Bench, nodes: t.Sequence[str], turns: int) -> dict[str, Cost]
             sys.exit("bench_many: a run that should find nothing to do changed something.")
         lose(nodes)
         said = bench.run("ansible-playbook", "sparkstack.inference.diagnose", "-i", play.inventory(), cost=costs["verdict"])
-        if f"culprit {nodes[-1]}" not in " ".join(said.split()) and nodes[-1] not in said:
-            sys.exit(f"bench_many: the verdict does not name {nodes[-1]}:\n{said}")
+        if f"cause killed, culprit {nodes[-1]}," not in " ".join(said.split()):
+            sys.exit(f"bench_many: the verdict is not that {nodes[-1]}'s rank was killed:\n{said}")
     return costs
 
 
