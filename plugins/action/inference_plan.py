@@ -224,6 +224,7 @@ class ActionModule(ActionBase):
             "ports": [_joining.listening(recipe, rank) for rank in range(len(hosts))],
             "head_first": _joining.head_first(recipe),
             "ready_timeout": recipe.ready_timeout,
+            "router": recipe.router,
             "proof": {"prompt": recipe.prompt, "max_tokens": recipe.max_tokens, "timeout": recipe.proof_timeout},
             "hosts": hosts,
             "recipe": _recipe.resolved(recipe),

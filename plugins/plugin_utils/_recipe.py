@@ -21,6 +21,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils import _engin
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Engine
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _joining
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._router import KINDS
 
 
 class RecipeError(Exception):
@@ -52,6 +53,8 @@ class Recipe:
     memory: str | None = None
     cap_add: tuple[str, ...] = ()
     ready_timeout: int = 1800
+    router: str = ""
+    """The router in front of the replicas, a key of C(_router.KINDS); C(none): there is to be none; empty: nothing is said of one."""
     prompt: str = "The capital of France is"
     max_tokens: int = 16
     proof_timeout: int = 120
@@ -84,6 +87,7 @@ _TOP: dict[str, tuple[type, str]] = {
     "container": (dict, "a mapping"),
     "timeouts": (dict, "a mapping"),
     "proof": (dict, "a mapping"),
+    "router": (str, "a text"),
 }
 _PARTS: dict[str, dict[str, tuple[type, str]]] = {
     "model": {
@@ -212,6 +216,7 @@ def parse(data: t.Any, overrides: t.Mapping[str, t.Any], where: str = "The recip
         memory=container.get("memory"),
         cap_add=tuple(str(capability) for capability in container.get("cap_add") or ()),
         ready_timeout=over.get("ready_timeout") or (data.get("timeouts") or {}).get("ready", Recipe.ready_timeout),
+        router=data.get("router") or Recipe.router,
         prompt=proof.get("prompt", Recipe.prompt),
         max_tokens=proof.get("max_tokens", Recipe.max_tokens),
         proof_timeout=proof.get("timeout", Recipe.proof_timeout),
@@ -354,6 +359,8 @@ def _value_problems(where: str, recipe: Recipe) -> list[str]:
     for key in recipe.environment:
         if not isinstance(key, str) or not _VARIABLE.fullmatch(key):
             problems.append(f"{where}, 'environment': '{key}' is no name for a variable.")
+    if recipe.router not in ("", "none", *KINDS):
+        problems.append(f"{where}: there is no router '{recipe.router}': take {' or '.join(KINDS)}, or none.")
     return problems
 
 

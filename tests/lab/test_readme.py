@@ -73,6 +73,10 @@ def test_the_table_of_commands(clone: Clone) -> None:
             # Nor is there a record of it; test_deploy.py makes a report of a launch that was.
             said = " ".join(run(command, clone, code=2).split())
             assert "There is no record of 'qwen3.5-122b-a10b-fp8', neither in" in said
+        elif "inference.router " in command:
+            # Nor are there replicas; test_router.py has two.
+            said = " ".join(run(command, clone, code=2).split())
+            assert "No node has a rank 0 of 'my-model' or of its replicas 'my-model-rN'" in said
         elif command.startswith(("ansible-playbook ", "ansible ")):
             # This machine has no Prometheus.
             run(command.replace("/etc/prometheus/", f"{clone.folder}/"), clone)

@@ -50,6 +50,12 @@ def test_a_good_recipe_is_read_with_its_defaults() -> None:
     assert recipe.environment == {"X": "1", "Y": "1"}
 
 
+@pytest.mark.parametrize("router", ["", "none", "nginx", "sglang-router", "vllm-router"])
+def test_a_router_is_none_of_the_launchs_content(router: str) -> None:
+    recipe = _recipe.parse(changed(router=router) if router else GOOD, {})
+    assert recipe.router == router and "router" not in _recipe.resolved(recipe)
+
+
 def test_overrides_are_laid_over_the_recipe() -> None:
     recipe = _recipe.parse(GOOD, {"engine": "sglang", "port": 9000, "arguments": {"mem-fraction-static": 0.5}, "image": None, "environment": {}})
     assert (recipe.engine.name, recipe.image, recipe.port) == ("sglang", "a/sglang:1", 9000)
@@ -85,6 +91,7 @@ def test_overrides_are_laid_over_the_recipe() -> None:
             changed(engines__vllm__environment={"A": ["b"]}),
             "The recipe, 'environment': 'A' must be one text or number, not a list: put it into quotes.",
         ),
+        (changed(router="haproxy"), "The recipe: there is no router 'haproxy': take nginx or sglang-router or vllm-router, or none."),
         (changed(port=29501), "The recipe: port and rendezvous_port are both 29501: give them different numbers."),
         (changed(model__path="models/x"), "The recipe: the model's path 'models/x' must be absolute, the same on every node."),
         (changed(container={"shm_size": "8 GB"}), "The recipe, 'container': 'shm_size' must be a size such as 8g or 512m, not '8 GB'."),
