@@ -187,18 +187,18 @@ def test_a_node_without_threads_answers_all_the_same(folder: pathlib.Path, endin
 
 
 def test_who_has_no_token_holds_a_few_threads_only(folder: pathlib.Path, ending: list[t.Any], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr(_transfer, "HELLO_SECONDS", 2.0)
+    # Its seconds are over at some time; not in this test, on however slow a machine.
+    monkeypatch.setattr(_transfer, "HELLO_SECONDS", 120.0)
     pair = Pair(folder, ending)
-    strangers = [socket.create_connection((pair.source.address, pair.source.port), 5, (ADDRESS["spark2"], 0)) for _turn in range(counting._STRANGERS + 9)]
+    strangers = [socket.create_connection((pair.source.address, pair.source.port), 60, (ADDRESS["spark2"], 0)) for _turn in range(counting._STRANGERS + 9)]
     counter = pair.source.agent.counter
     # Each is greeted first; those over the limit are hung up on instead.
     hung = [talk for talk in strangers if not talk.recv(1)]
-    assert len(hung) == 9 and len(counter._strangers) <= counting._STRANGERS
-    # They have their seconds; a node that calls meanwhile calls again.
-    assert pair.copy()["state"] == "done" and content(folder / "target") == content(folder / "source")
+    assert len(hung) == 9 and len(counter._strangers) == counting._STRANGERS
     for talk in strangers:
         talk.close()
     until(lambda: not counter._strangers)
+    assert pair.copy()["state"] == "done" and content(folder / "target") == content(folder / "source")
 
 
 def test_a_file_that_can_not_be_read_to_its_end_is_the_sources_word(tmp_path: pathlib.Path, ending: list[t.Any], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
