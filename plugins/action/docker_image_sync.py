@@ -322,7 +322,10 @@ class ActionModule(ActionBase):
             task_vars=self.task_vars,
         )
         result.pop("invocation", None)
-        if result.get("failed") and not result.get("msg"):
+        if not result.get("failed"):
+            # From ansible-core 2.21 on it is always there, and on the board "failed" is the word of one that has.
+            result.pop("failed", None)
+        elif not result.get("msg"):
             result["msg"] = str(result.get("module_stderr") or result.get("exception") or "the module gave no reason")
         return result
 

@@ -84,7 +84,8 @@ class Play:
                     answer = answer.pop(0) if len(answer) > 1 else answer[0]
                 if isinstance(answer, Exception):
                     raise answer
-                return {**answer, "invocation": {}}
+                # As ansible-core 2.21 does; before, neither was there.
+                return {"changed": False, "failed": False, **answer, "invocation": {}}
 
             action._execute_module = execute
             action.validate_argument_spec = lambda argument_spec: (None, {**defaults(argument_spec), **task.args})
