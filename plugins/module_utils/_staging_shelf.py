@@ -39,9 +39,11 @@ class Recent:
 
     @contextlib.contextmanager
     def reading(self, key: t.Tuple[int, int]) -> t.Iterator[t.Optional[Buffer]]:
-        """A kept chunk, which stays what it is within the block, or None."""
+        """A kept chunk, which stays what it is within the block, or None: half of the room is never read, so that readers that stand still hold up nobody."""
         with self._lock:
             entry = self._kept.get(key)
+            if entry is not None and not entry[1] and sum(1 for other in self._kept.values() if other[1]) >= self._room // 2:
+                entry = None
             if entry is not None:
                 entry[1] += 1
         try:

@@ -20,6 +20,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils import _stagi
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_counter as counting
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_disk as disk
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_fetch as fetching
+from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_shelf as shelf
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_wire as wire
 from ansible_collections.sparkstack.inference.plugins.module_utils import _transfer
 
@@ -55,6 +56,22 @@ def test_a_node_that_stands_still_holds_the_source_from_nobody(tmp_path: pathlib
     finally:
         for talk in frozen:
             talk.close()
+
+
+def test_readers_that_stand_still_leave_half_of_what_is_kept_to_go_round() -> None:
+    pool = disk.Pool(6, 4096)
+    recent = shelf.Recent(pool, 4)
+    for chunk in range(4):
+        recent.put((0, chunk), pool.take())
+    with recent.reading((0, 0)) as one, recent.reading((0, 1)) as two, recent.reading((0, 0)) as again, recent.reading((0, 2)) as third:
+        assert one is again and one is not two and two is not None and third is None
+        # However many come now, there is a buffer for the next.
+        for chunk in range(4, 40):
+            recent.put((0, chunk), pool.take())
+        with recent.reading((0, 0)) as still:
+            assert still is one
+    with recent.reading((0, 39)) as newest, recent.reading((0, 5)) as gone:
+        assert newest is not None and gone is None
 
 
 def test_no_file_is_closed_as_long_as_a_thread_writes_to_it(
