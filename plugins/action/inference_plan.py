@@ -231,7 +231,7 @@ class ActionModule(ActionBase):
 
     def _whole(self, recipe: _recipe.Recipe, args: dict[str, t.Any]) -> dict[str, t.Any]:
         # Of all replicas: they are watched in the same task.
-        count = max(len(args["nodes"]), len(args["nodes"]) * recipe.replicas)
+        count = len(args["nodes"]) * recipe.replicas
         if forks() < count:
             raise AnsibleActionFail(f"All {count} ranks must be watched at the same time: set forks to {count} or more (it is {forks()}).")
         nodes = [_planner.Node(**{key: value for key, value in node.items() if value}) for node in args["nodes"]]

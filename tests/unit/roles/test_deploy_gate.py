@@ -23,7 +23,7 @@ STUBS = {
     "tp_launch/inputs": [{"ansible.builtin.set_fact": {"tp_launch_inputs": {**INPUTS, **TAKES}}}],
     "tp_launch/reach": [],
     "tp_launch/plan": [{"ansible.builtin.set_fact": {"tp_launch_plan": "{{ wanted_plan }}", "tp_launch_node": {"info": {"image": {"identity": "i"}}}}}],
-    "tp_launch/carry_out_all": [{"sparkstack.inference.inference_launch": {}}],
+    "tp_launch/carry_out": [{"sparkstack.inference.inference_launch": {}}],
     "tp_launch/unlock": [{"sparkstack.inference.deployment_lock": {}}],
     "nccl_env/main": [{"sparkstack.inference.fabric_facts": {}}, {"sparkstack.inference.gpu_memory_facts": {}}],
     "model_staging/main": [],

@@ -474,3 +474,19 @@ def test_the_real_plan_of_stages_and_of_fewer_nodes(ways: Ways) -> None:
         (ways.folder / f"inference_launch {host}").unlink()
     real(ways)
     assert {host: rank[:3] for host, rank in started(ways).items()} == {"spark3": ("tiny", 0, 2), "spark4": ("tiny", 1, 2)}
+
+
+def test_replicas_are_stopped_each_under_its_own_lock_and_others_where_their_head_is(ways: Ways) -> None:
+    ways.workers = HOSTS[1:]
+    told = ways.play("stop", {"inference_plan spark1": [{"plan": replica(0)}], "inference_launch": [{"actions": []}]})
+    assert "failed=1" not in told, told
+    for head, worker, name in (("spark1", "spark2", "tiny-r0"), ("spark3", "spark4", "tiny-r1")):
+        assert {call["deployment"] for host in (head, worker) for call in ways.calls("inference_launch", host)} == {name}
+        assert [call["deployment"] for call in ways.calls("deployment_lock", head)] == [name, name] and not ways.calls("deployment_lock", worker)
+        for host in (head, worker):
+            (ways.folder / f"inference_launch {host}").unlink()
+    # Of one that was given other nodes than the inventory's head, by its name.
+    holders = [{"kind": "container", "name": "tiny.x-rank0", "bytes": 1}]
+    memory = {"gpu_memory_facts spark4": [{"ansible_facts": {"gpu_memory": {"holders": holders, "gpus": []}}}]}
+    told = ways.play("stop", {**memory, "inference_launch": [{"actions": []}]}, deployment="tiny.x")
+    assert [call["deployment"] for call in ways.calls("deployment_lock", "spark1")][2:] == ["tiny.x", "tiny.x"] and "spark1 -> spark4" in told, told

@@ -165,3 +165,41 @@ def test_a_resolved_recipe_says_the_same_alone() -> None:
 def test_a_resolved_recipe_holds_no_secret() -> None:
     recipe = _recipe.parse(GOOD, {"environment": {"HF_TOKEN": "hf_abc"}})
     assert "hf_abc" not in str(_recipe.resolved(recipe)) and "HF_TOKEN" not in str(_recipe.resolved(recipe))
+
+
+SHAPE = {"pipeline_parallel_size": 2, "expert_parallel": True, "replicas": 3, "nodes": ["a", "b"]}
+
+
+def test_a_shape_stands_in_a_record_where_the_recipe_says_one() -> None:
+    recipe = _recipe.parse({**GOOD, **SHAPE}, {})
+    assert {key: value for key, value in _recipe.resolved(recipe).items() if key in SHAPE} == SHAPE
+    assert _recipe.parse(_recipe.resolved(recipe), {}) == recipe
+    assert not {*SHAPE, "executor"} & _recipe.resolved(_recipe.parse(GOOD, {})).keys()
+
+
+def test_a_replica_is_the_recipe_under_a_name_of_its_own() -> None:
+    whole = _recipe.parse({**GOOD, **SHAPE}, {})
+    one = _recipe.of_replica(whole, 12)
+    assert (one.name, _recipe.whole_name(one), one.image) == (f"{whole.name}-r12", whole.name, whole.image)
+    assert _recipe.resolved(one) == _recipe.resolved(whole) and _recipe.of_replica(whole, None) is whole
+
+
+@pytest.mark.parametrize(
+    "changes, sentence",
+    [
+        ({"expert_parallel": 1}, "The recipe: 'expert_parallel' must be true or false, not 1."),
+        ({"replicas": True}, "The recipe: 'replicas' must be a whole number, not True."),
+        ({"pipeline_parallel_size": 0}, "The recipe: 'pipeline_parallel_size' must be 1 or more, not 0."),
+        ({"replicas": 0}, "The recipe: 'replicas' must be 1 or more, not 0."),
+        ({"name": "n" * 60, "replicas": 2}, f"The recipe: the name '{'n' * 60}' leaves no room for the replicas' -r0, -r1: use at most 58 characters."),
+    ],
+)
+def test_a_shape_that_is_none_is_refused(changes: dict[str, t.Any], sentence: str) -> None:
+    with pytest.raises(_recipe.RecipeError) as caught:
+        _recipe.parse({**GOOD, **changes}, {})
+    assert caught.value.problems == [sentence]
+
+
+def test_an_executor_that_the_engine_has_not_is_refused() -> None:
+    with pytest.raises(_recipe.RecipeError, match="has no executor 'slurm': take mp"):
+        _recipe.parse({**GOOD, "executor": "slurm"}, {})
