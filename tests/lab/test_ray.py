@@ -105,7 +105,7 @@ def test_it_serves_over_ray(recipe: str) -> None:
     assert "Ray launcher: all of 192.168.200.11, 192.168.200.12 have come" in log
     assert re.search(r"\(RayWorkerProc pid=\d+, ip=192\.168\.200\.12\) .*world_size=2 rank=1 .*tcp://192\.168\.200\.11:\d+ backend=gloo", log), log
     # Each rank has its own node's address, whatever the head's environment is.
-    own = "for p in /proc/[0-9]*; do grep -qs RayWorkerProc $p/comm && tr '\\0' '\\n' < $p/environ; done"
+    own = "for p in /proc/[0-9]*; do grep -qs RayWorkerP $p/comm && tr '\\0' '\\n' < $p/environ; done; true"
     for name, address in (("spark1", "192.168.200.11"), ("spark2", "192.168.200.12")):
         assert f"VLLM_HOST_IP={address}\n" in play.node(name, own)
 

@@ -167,6 +167,7 @@ EXECUTOR = Executor(
 )
 
 _JOIN = "See in {node}'s log why its Ray has not joined, and whether the nodes reach each other on the rendezvous port and those that follow it."
+_SLOW = "See what else {node} is busy with, and who listens on the ports that follow the rendezvous port; then start all ranks again."
 _TOKEN = "Give all nodes the same RAY_AUTH_TOKEN, by tp_launch_environment."
 
 # What our own program and Ray's start say; more of Ray's, which other programs print as well, stands in _common.py.
@@ -177,6 +178,6 @@ SIGNATURES = (
     S("rendezvous_timeout", "no Ray has come from ", "peer", r"gave up.* from (?P<peer>[\d.a-fA-F:]+)", line="Ray launcher: ", remedy=_JOIN),
     S("rendezvous_timeout", "there is no head of Ray at ", "peer", r"gave up", line="Ray launcher: ", remedy=_JOIN),
     S("rendezvous_timeout", "InvalidAuthToken", "cause", r"RPC error", remedy=_TOKEN),
-    # A raylet whose ports are taken, says Ray of the node after half a minute.
-    S("port_in_use", "The current node timed out during startup"),
+    # A raylet that is not up within 30 s: one of its ports was taken, or the node had no time for it.
+    S("unknown", "The current node timed out during startup", remedy=_SLOW),
 )

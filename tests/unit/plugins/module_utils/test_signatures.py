@@ -334,8 +334,8 @@ RAISED = [
         "ray.exceptions.AuthenticationError: RPC error: InvalidAuthToken: Authentication token is missing or incorrect. Note: RAY_AUTH_MODE is 'disabled'",
     ),
     (
-        "port_in_use",
-        "cause",
+        "unknown",
+        "unknown",
         "vllm",
         "Exception: The current node timed out during startup. This could happen because some of the raylet failed to startup or the GCS has become overloaded.",
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from test_planner import GIB, PARSER, RECIPE, node
+from test_planner import GIB, PARSER, RECIPE, node, running
 
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _joining, _plan_memory, _planner, _recipe, _screen
 
@@ -107,3 +107,23 @@ def test_another_executor_is_another_content() -> None:
     # The API's port and Ray's own stand in one command, and a change of either is seen.
     moved = _container.public(make(rendezvous_port=29600).requests[0])
     assert _container.spec_hash(moved) != _container.spec_hash(_container.public(make().requests[0]))
+
+
+def test_what_runs_over_ray_as_wanted_is_left_alone_and_a_lost_worker_restarts_all() -> None:
+    plan = make()
+    nodes = [node(1, info__containers=[running(plan, 0)], proof={"answered": True}), node(2, info__containers=[running(plan, 1)])]
+    again = make(nodes)
+    assert (again.action, again.differences) == ("none", [])
+    nodes[1] = node(2, info__containers=[running(plan, 1, running=False, exit_code=137)])
+    lost = make(nodes)
+    assert lost.action == "restart" and lost.reasons == ["rank 1 on spark2 has ended (exit code 137)"]
+    assert "  action     stop all ranks, then start all ranks, head first" in _screen.screen(lost)
+
+
+def test_going_over_to_ray_is_told_option_by_option() -> None:
+    plan = make(executor="mp")
+    nodes = [node(1, info__containers=[running(plan, 0)], proof={"answered": True}), node(2, info__containers=[running(plan, 1)])]
+    told = make(nodes)
+    assert told.action == "restart"
+    assert any("--distributed-executor-backend: mp -> ray" in line for line in told.differences), told.differences
+    assert any("--nnodes: 2 -> none" in line for line in told.differences)
