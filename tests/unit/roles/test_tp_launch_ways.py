@@ -82,7 +82,7 @@ class Ways:
         here = folder / "ansible_collections" / "sparkstack" / "inference"
         (here / "plugins" / "action").mkdir(parents=True)
         (here / "roles").mkdir()
-        for name in ("plugin_utils", "module_utils", "filter"):
+        for name in ("plugin_utils", "module_utils", "filter", "lookup"):
             (here / "plugins" / name).symlink_to(ROOT / "plugins" / name)
         (here / "roles" / "tp_launch").symlink_to(ROOT / "roles" / "tp_launch")
         for name in ("nccl_env", "model_staging", "image_sync"):
@@ -294,7 +294,9 @@ def test_without_a_guard_nobody_is_asked_about_it(ways: Ways) -> None:
     assert ways.calls("memory_guard", "spark1") == []
 
 
-GONE = "A node can't be reached any more, as told above: run this again when ssh reaches it."
+GONE = (
+    "A node can't be reached any more, as told above: see that it is switched on and that you can log in to it by ssh from this machine, then run this again."
+)
 
 
 def test_a_launch_gives_the_lock_back(ways: Ways) -> None:
@@ -427,7 +429,6 @@ def test_nodes_are_chosen_by_what_they_have_and_the_others_leave(ways: Ways) -> 
     [_first, look] = ways.calls("inference_plan", "spark1")
     assert [seen["name"] for seen in look["seen"]] == HOSTS
     assert [len(ways.calls("inference_launch", host)) for host in HOSTS] == [0, 2, 0, 2]
-    assert ways.calls("inference_launch", "spark2")[1]["rank"] == 1  # as the plan's stand-in says
 
 
 def real(ways: Ways, **changes: t.Any) -> str:
@@ -453,7 +454,8 @@ def real(ways: Ways, **changes: t.Any) -> str:
 def started(ways: Ways) -> dict[str, tuple[t.Any, ...]]:
     """By host its rank as it was started: deployment, rank, ranks and the head's address."""
     calls = [(host, call) for host in HOSTS for call in ways.calls("inference_launch", host) if call.get("state") == "started"]
-    return {host: tuple(call[key] for key in ("deployment", "rank", "ranks", "head_address")) for host, call in calls}
+    # Of a number that stands alone ansible-core 2.18 makes a text.
+    return {host: (call["deployment"], int(call["rank"]), int(call["ranks"]), call["head_address"]) for host, call in calls}
 
 
 def test_the_real_plan_of_two_replicas_comes_to_each_node(ways: Ways) -> None:
@@ -469,7 +471,7 @@ def test_the_real_plan_of_two_replicas_comes_to_each_node(ways: Ways) -> None:
 
 def test_the_real_plan_of_stages_and_of_fewer_nodes(ways: Ways) -> None:
     real(ways, pipeline_parallel_size=2)
-    assert [ways.calls("inference_launch", host)[0]["pipeline_parallel_size"] for host in HOSTS] == [2] * 4
+    assert [int(ways.calls("inference_launch", host)[0]["pipeline_parallel_size"]) for host in HOSTS] == [2] * 4
     for host in HOSTS:
         (ways.folder / f"inference_launch {host}").unlink()
     real(ways)
