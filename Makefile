@@ -68,9 +68,11 @@ lab: $(VENV)/.done-lab
 engine: lab
 	@tests/lab/engine/install
 
-# In which the report is looked at.
-browser:
-	@command -v chromium-headless-shell chromium > /dev/null || { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium-headless-shell; }
+# In which the report is looked at: Debian's package, or, as Ubuntu has none but a snap, the build that Playwright fetches from its makers' server.
+browser: venv
+	@$(BIN)/python tests/browser.py > /dev/null || { apt-get update -qq; if [ -n "$$(apt-cache search --names-only '^chromium-headless-shell$$')" ]; then \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium-headless-shell; \
+		else $(BIN)/playwright install --with-deps --only-shell chromium; fi; $(BIN)/python tests/browser.py; }
 
 venv: $(VENV)/.done
 venv-lab: $(VENV)/.done-lab

@@ -15,10 +15,11 @@ elsewhere="undefined label: '(common_return_values|action_plugins|ansible_config
 if grep -E 'WARNING|ERROR' build/docs/log | grep -vE "$elsewhere"; then
     exit 1
 fi
-for plugin in plugins/modules/*.py plugins/filter/*.py roles/*/meta/argument_specs.yml; do
+for plugin in plugins/modules/*.py plugins/filter/*.py plugins/lookup/*.py roles/*/meta/argument_specs.yml; do
     case $plugin in
         plugins/modules/*) page=$(basename "$plugin" .py)_module ;;
         plugins/filter/*) page=$(basename "$plugin" .py)_filter ;;
+        plugins/lookup/*) page=$(basename "$plugin" .py)_lookup ;;
         *) page=$(basename "${plugin%/meta/*}")_role ;;
     esac
     [ -s "build/docs/site/$page.html" ] || { echo "There is no page $page for $plugin."; exit 1; }

@@ -378,6 +378,8 @@ class ActionModule(ActionBase):
         result: dict[str, t.Any] = self._execute_module(module_name=NODE, module_args={"path": self.path, **arguments}, task_vars=self.task_vars)
         if result.get("failed"):
             raise _Failed(str(result.get("msg") or result.get("module_stderr") or result.get("exception") or "the module gave no reason"))
+        # From ansible-core 2.21 on it is always there, and on the board "failed" is the word of one that has.
+        result.pop("failed", None)
         return result
 
     def _say(self, text: str) -> None:

@@ -174,12 +174,12 @@ def read_ports(root: str) -> t.List[HcaPort]:
     return found
 
 
-def parse_network(text: str) -> ipaddress.IPv4Network:
-    """The fabric's network; raises FabricError with what to write instead."""
+def parse_network(text: str, option: str = "fabric_cidr") -> ipaddress.IPv4Network:
+    """The fabric's network, that an option gives; raises FabricError with what to write instead."""
     try:
         return ipaddress.IPv4Network(text, strict=False)
     except ValueError:
-        raise FabricError(f"fabric_cidr '{text}' is no IPv4 network: write it like 192.168.200.0/24.") from None
+        raise FabricError(f"{option} '{text}' is no IPv4 network: write it like 192.168.200.0/24.") from None
 
 
 def parse_address(text: str, option: str = "fabric_address") -> ipaddress.IPv4Address:

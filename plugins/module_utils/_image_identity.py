@@ -83,15 +83,14 @@ def chain_ids(layers: t.Iterable[str]) -> t.List[str]:
     return chain
 
 
-def usable_chains(layers: t.Sequence[str], has_blob: t.Callable[[str], bool]) -> t.List[str]:
+def usable_chains(layers: t.Sequence[str], held: t.Optional[t.Container[str]]) -> t.List[str]:
     """The chain ids of those layers, from the base upwards, that another image may be built on without sending them.
 
-    :param has_blob: whether the store has content with this digest. The containerd store keeps a layer as it came, most
-        often compressed and so under another digest than the diff id. It takes an archive that lacks such a layer without
-        complaint, and C(docker save) of the loaded image then lacks it too, without an error (Docker 26.1).
+    :param held: the diff ids of those that the store has; None for all. The containerd store takes an archive that lacks a layer which it doesn't have
+        without complaint, and C(docker save) of the loaded image then lacks it too, without an error (Docker 26.1).
     """
     count = 0
-    while count < len(layers) and has_blob(layers[count]):
+    while count < len(layers) and (held is None or layers[count] in held):
         count += 1
     return chain_ids(layers[:count])
 

@@ -15,7 +15,7 @@ import json
 import typing as t
 from urllib.parse import quote
 
-from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
+from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError, unbroken
 
 BLOCK = 512
 PIECE = 1 << 20  # bytes read at once
@@ -37,21 +37,30 @@ def read_image(docker: DockerAPI, image: str) -> t.Iterator[bytes]:
             yield piece
 
 
-def load_image(docker: DockerAPI, archive: t.Iterable[bytes]) -> None:
+def load_image(docker: DockerAPI, archive: t.Iterable[bytes], loaded: t.Callable[[int, int], None] = lambda _done, _total: None) -> None:
     """Give an archive to the daemon.
 
+    :param loaded: hears how many bytes of how many the daemon has unpacked; one with containerd's store doesn't say.
     :raises DockerError: with the daemon's own message. It answers 200 before it reads, so that a failure stands in the
-        stream: C({"errorDetail":{"message":"..."},"error":"..."}).
+        stream: C({"errorDetail":{"message":"..."},"error":"..."}). That a layer can't be unpacked containerd's store only mentions (Docker 26.1):
+        C({"stream":"Error unpacking image lab/x:1: ..."}).
     """
-    with docker.request("POST", "/images/load", {"quiet": "1"}, archive, "application/x-tar") as response:
-        text = response.read().decode("utf-8", "replace")
-    for line in text.splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict) and entry.get("error"):
-            raise DockerError(str(entry["error"]).strip())
+    layers: t.Dict[str, t.Tuple[int, int]] = {}
+    with unbroken(), docker.request("POST", "/images/load", {"quiet": "0"}, archive, "application/x-tar") as response:
+        for line in response:
+            try:
+                entry = json.loads(line.decode("utf-8", "replace"))
+            except ValueError:
+                continue
+            if not isinstance(entry, dict):
+                continue
+            told = str(entry.get("stream") or "")
+            if entry.get("error") or told.startswith("Error unpacking image"):
+                raise DockerError(str(entry.get("error") or told).strip())
+            detail = entry.get("progressDetail") or {}
+            if detail.get("total"):
+                layers[entry.get("id") or ""] = (int(detail.get("current") or 0), int(detail["total"]))
+                loaded(sum(done for done, _total in layers.values()), sum(total for _done, total in layers.values()))
 
 
 def blob_filter(leave_out: t.Iterable[str]) -> t.Callable[[str], bool]:

@@ -105,6 +105,13 @@ def content(record: t.Mapping[str, t.Any]) -> t.Tuple[t.Any, ...]:
     return recipe, (record.get("image") or {}).get("content"), (record.get("model") or {}).get("digest")
 
 
+def _nodes(records: t.Iterable[t.Mapping[str, t.Any]]) -> t.List[str]:
+    """The names of the nodes that had a rank in one of the launches, in order."""
+    listed = [record.get("ranks") for record in records]
+    ranks = [rank for kept in listed if isinstance(kept, list) for rank in kept]
+    return sorted({str(rank["node"]) for rank in ranks if isinstance(rank, dict) and rank.get("node")})
+
+
 class Ledger:
     """The ledger of one deployment on this node."""
 
@@ -120,16 +127,19 @@ class Ledger:
         self._advice = "Name a folder of your own, on a disk that has room." if folder else "Run this as root (become) on a node whose disk has room."
 
     def read(self) -> Data:
-        """C(lock), C(last), C(good) and C(previous) (mappings or None), C(launches) (ids, newest first), C(changed_at) (seconds since the epoch, or None), and
-        C(problems): one sentence for each file that is damaged or closed. A damaged file counts as none."""
+        """C(lock), C(last), C(good) and C(previous) (mappings or None), C(launches) (ids, newest first), C(nodes) (the names of all nodes that had a rank in
+        one of these, in order), C(changed_at) (seconds since the epoch, or None), and C(problems): one sentence for each file that is damaged or closed.
+        A damaged file counts as none."""
         problems: t.List[str] = []
         launches = self._launches(problems)
+        good, previous = (self._load(name, problems) for name in ("good.json", "previous.json"))
         return {
             "lock": self._load("lock.json", problems),
             "last": launches[0] if launches else None,
-            "good": self._load("good.json", problems),
-            "previous": self._load("previous.json", problems),
+            "good": good,
+            "previous": previous,
             "launches": [record["launch_id"] for record in launches],
+            "nodes": _nodes([*launches, good or {}, previous or {}]),
             "changed_at": (self._load("changed.json", problems) or {}).get("at"),
             "problems": problems,
         }

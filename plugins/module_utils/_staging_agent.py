@@ -13,36 +13,27 @@ sees the copy to its end. Only the same user's modules and root's reach it, over
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import resource
-import socket
-import struct
 import threading
 import time
 import typing as t
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _detached
+from ansible_collections.sparkstack.inference.plugins.module_utils import _detached, _leased
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_wire as wire
+from ansible_collections.sparkstack.inference.plugins.module_utils._leased import LEASE, Leased, Message
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_disk import CHUNK, Pool
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_fetch import Broken, Fetch
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_serve import Counter, Store
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_state import CACHE, Memory, Wanted
-from ansible_collections.sparkstack.inference.plugins.module_utils._transfer import Limits, send_message, take_message
+from ansible_collections.sparkstack.inference.plugins.module_utils._transfer import Limits
 
-LEASE = 30.0
-"""Seconds that it lives on after the last look at it."""
-_TURN = 0.1
 YOUNG = 15.0
 """Seconds for which a source that nobody has called yet may still be called: the nodes of a copy do not start in the same moment."""
-_CALL = 30.0
-"""Seconds within which it answers, beyond those that it was asked to wait."""
 WAITING, RUNNING, SERVING, DONE, FAILED = "waiting", "running", "serving", "done", "failed"
 
-Message = t.Dict[str, t.Any]
 
-
-class Agent:
+class Agent(Leased):
     """One node's part of a copy, as the source or as a receiver."""
 
     def __init__(self, given: Message, cache: str = CACHE, lease: float = LEASE) -> None:
@@ -51,21 +42,12 @@ class Agent:
             C(streams), C(connect), C(stall), C(dry), C(reread), C(certificate), C(key), and C(chunk) for tests.
         :raises OSError: with EADDRINUSE when there is one for this path already.
         """
+        super().__init__(home(given["path"]), SERVING if given["source"] else WAITING, lease)
         self.given = given
-        self.state = SERVING if given["source"] else WAITING
-        self.problem: t.Optional[str] = None
-        self._lease, self._until = lease, time.monotonic() + lease
-        self._began = time.time()
-        self._started = self._ended = time.monotonic()
-        self._changed = threading.Condition()
-        self._over = threading.Event()
-        self._home = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._home.bind(home(given["path"]))
-            self._home.listen(16)
             self.counter = Counter(given["token"], given["callers"], given["stall"], given.get("certificate") or "", given.get("key") or "")
         except BaseException:
-            self._home.close()
+            self.leave()
             raise
         self._cache = cache
         self._fetch: t.Optional[Fetch] = None
@@ -73,7 +55,7 @@ class Agent:
 
     def numbers(self) -> t.Set[int]:
         """Its open files."""
-        return {self._home.fileno()} | self.counter.files()
+        return super().numbers() | self.counter.files()
 
     def run(self) -> None:
         """Do its part, until it is told to end or nobody looks any more."""
@@ -100,19 +82,13 @@ class Agent:
                 passing_on=bool(self.given["callers"]),
             )
             self.counter.serve(self._fetch)
-        threading.Thread(target=self._listen, daemon=True).start()
-        while not self._over.wait(_TURN):
-            if time.monotonic() > self._until:
-                break
+        self.stay()
         self.close()
 
     def close(self) -> None:
         """Give the ports back, hang up, keep what is there."""
-        self._over.set()
         self.counter.close()
-        with contextlib.suppress(OSError):
-            self._home.shutdown(socket.SHUT_RDWR)
-        self._home.close()
+        self.leave()
         if self._fetch is not None:
             self._fetch.stop("The copy was ended before it was done: run this again, what has arrived is not sent twice.")
             self._fetch.close()
@@ -124,21 +100,15 @@ class Agent:
         if self._fetch is None:
             raise AssertionError("Chunks are asked for before the files are known.")
         self._started = time.monotonic()
-        self._turn(RUNNING)
+        self.turn(RUNNING)
         try:
             self._fetch.run(peers)
         except Broken as error:
-            self._turn(FAILED, str(error))
+            self.turn(FAILED, str(error))
         except Exception as error:  # A mistake of ours must not look like a copy that still runs.
-            self._turn(FAILED, f"The copy to {self.given['path']} failed: {type(error).__name__}: {error}.")
+            self.turn(FAILED, f"The copy to {self.given['path']} failed: {type(error).__name__}: {error}.")
         else:
-            self._turn(DONE)
-
-    def _turn(self, state: str, problem: t.Optional[str] = None) -> None:
-        with self._changed:
-            self.state, self.problem = state, problem
-            self._ended = time.monotonic()
-            self._changed.notify_all()
+            self.turn(DONE)
 
     def status(self) -> Message:
         """How far it is. Times in seconds, sizes in bytes; C(began) since the epoch."""
@@ -171,61 +141,25 @@ class Agent:
             told["different"] = sum(one.different for one in arrivals)
         return told
 
-    def _listen(self) -> None:
-        while not self._over.is_set():
-            try:
-                talk, _address = self._home.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._talk, args=(talk,), daemon=True).start()
+    def heed(self, message: Message) -> None:
+        """Begin, when it is told who gives."""
+        if message["do"] != "go":
+            return
+        with self._changed:
+            first = self.state == WAITING
+            self.state = RUNNING if first else self.state
+        if first:
+            threading.Thread(target=self._go, args=(message["providers"],), daemon=True).start()
 
-    def _talk(self, talk: socket.socket) -> None:
-        with contextlib.suppress(OSError, ValueError, KeyError), talk:
-            talk.settimeout(_CALL)
-            if _caller(talk) not in (0, os.geteuid()):
-                return
-            message = take_message(talk)
-            self._until = time.monotonic() + self._lease
-            if message["do"] == "go":
-                with self._changed:
-                    first = self.state == WAITING
-                    self.state = RUNNING if first else self.state
-                if first:
-                    threading.Thread(target=self._go, args=(message["providers"],), daemon=True).start()
-            elif message["do"] == "watch":
-                self._watch(message)
-            answer = self.status()
-            if message["do"] == "end":
-                answer["ended"] = bool(message.get("force") or not self._in_use(answer))
-                if answer["ended"]:
-                    # Who is told that it has ended finds its ports free.
-                    self.counter.close()
-                    with contextlib.suppress(OSError):
-                        self._home.shutdown(socket.SHUT_RDWR)
-                    self._home.close()
-            send_message(talk, answer)
-            if answer.get("ended"):
-                self._over.set()
+    def hang_up(self) -> None:
+        """Who is told that it has ended finds its ports free."""
+        self.counter.close()
 
-    def _in_use(self, status: Message) -> bool:
+    def in_use(self, status: Message) -> bool:
         """Whether it has work, so that another run must not end it."""
         if self.state == SERVING and not status["sent"] and status["now"] - self._started < YOUNG:
             return True
         return bool(status["busy"]) or self.state in (WAITING, RUNNING)
-
-    def _watch(self, message: Message) -> None:
-        """Wait as long as asked, unless the state changes."""
-        until = time.monotonic() + min(float(message["seconds"]), self._lease / 2)
-        with self._changed:
-            while self.state == message.get("known") and time.monotonic() < until:
-                self._changed.wait(until - time.monotonic())
-        self._until = time.monotonic() + self._lease
-
-
-def _caller(talk: socket.socket) -> int:
-    """The user on the other end of a local socket. Source: unix(7), SO_PEERCRED."""
-    credentials = talk.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", credentials)[1])
 
 
 def _raise_limit() -> None:
@@ -237,22 +171,16 @@ def _raise_limit() -> None:
 
 
 def home(path: str) -> str:
-    """Where this node's own modules find the agent of a path: a socket in the abstract namespace (unix(7))."""
-    return "\0model-sync-" + hashlib.sha256(os.path.realpath(path).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    """Where this node's own modules find the agent of a path."""
+    return _leased.home("model-sync", os.path.realpath(path))
 
 
 def ask(path: str, message: Message, seconds: float = 0) -> t.Optional[Message]:
     """Ask the agent of a path; None when there is none. :param seconds: that it may wait before it answers."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as talk:
-        talk.settimeout(_CALL + seconds)
-        try:
-            talk.connect(home(path))
-            send_message(talk, message)
-            return take_message(talk)
-        except Exception as error:
-            if isinstance(error, socket.timeout):
-                raise OSError(f"the copy to {path} that runs on this node does not answer") from error
-            return None
+    try:
+        return _leased.ask(home(path), message, seconds)
+    except OSError as error:
+        raise OSError(f"the copy to {path} that runs on this node does not answer") from error
 
 
 def start(agent: Agent) -> None:

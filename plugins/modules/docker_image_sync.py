@@ -13,8 +13,11 @@ description:
     lack it or have another one. Nothing moves where the content is equal.
   - The content is the diff ids of the layers, the configuration, and the architecture. These are the same in both of
     Docker's image stores, in which the image's C(Id) is not.
-  - The image goes from daemon to daemon in one connection on the fabric, without a file in between, and without the layers
+  - The image goes from node to node in one connection on the fabric, without a file in between, and without the layers
     which the fetching daemon has already. It is compared once more after it was loaded.
+  - On the source only the layers are read which some node lacks. That takes root there, and a store that is laid out as Docker
+    with C(overlay2) or with containerd's store does. Elsewhere C(docker save) reads all of them, which is told.
+  - What moves an image goes on when Ansible ends. A run which finds that the image comes to a node already sees it to its end.
   - The source listens only on its fabric address, only while the task runs, and serves only callers which come from the
     other nodes' fabric addresses and hold a one-time token. No SSH between the nodes is needed.
   - The task must run on all nodes at the same time, the source among them. It needs as many C(forks) as there are nodes.
@@ -34,7 +37,7 @@ attributes:
   idempotent:
     support: full
   platform:
-    description: The nodes run Linux with Docker Engine 20.10 or later; only missing layers move from version 25 on.
+    description: The nodes run Linux with Docker Engine 20.10 or later. Where C(docker save) reads the image, only missing layers move from version 25 on.
     support: full
     platforms: linux
 options:
@@ -77,6 +80,11 @@ options:
       - When it is not given, the hosts of the play.
     type: list
     elements: str
+  progress:
+    description:
+      - Seconds between two lines that tell how far it is. V(0) tells nothing.
+    type: int
+    default: 5
   join_timeout:
     description:
       - Seconds until every node must have reported what it has.

@@ -369,6 +369,10 @@ ledger:
       description: The ids of the launches that are recorded, newest first.
       type: list
       elements: str
+    nodes:
+      description: The names of all nodes that had a rank in one of these launches, as the inventory had them.
+      type: list
+      elements: str
     changed_at:
       description: When a run last gave the lock back, in seconds since the epoch by the node's clock, or V(none).
       type: float
@@ -447,7 +451,7 @@ def recorded(deployment: t.Optional[str], root: str = "/") -> t.Dict[str, t.Any]
     try:
         names = [name for name in deployments(root) if deployment in (None, "", name)]
     except LedgerError as error:
-        nothing: t.Dict[str, t.Any] = {"lock": None, "last": None, "good": None, "previous": None, "launches": [], "changed_at": None}
+        nothing: t.Dict[str, t.Any] = {"lock": None, "last": None, "good": None, "previous": None, "launches": [], "nodes": [], "changed_at": None}
         return {deployment: dict(nothing, problems=[str(error)])} if deployment else {}
     return {name: brief(Ledger(name, root).read()) for name in names}
 

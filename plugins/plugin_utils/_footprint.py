@@ -205,7 +205,7 @@ def plan_memory(
         "cache_token_bytes": [round(footprint.cache(at).token + footprint.cache(at).window_token) for at in range(len(rows))],
         "problems": [],
         "refused": None,
-        "notes": [],
+        "notes": _footprint_wish.unheeded(arguments, environment or {}, memory),
         "assumed": footprint.assumed,
     }
     if not footprint.weights.known and not footprint.weights.rank(0):

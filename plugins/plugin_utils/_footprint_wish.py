@@ -120,14 +120,29 @@ def _speculative(value: t.Any) -> dict[str, t.Any]:
 
 
 def knob(arguments: t.Mapping[str, t.Any], environment: t.Mapping[str, t.Any], memory: Memory) -> tuple[str, float] | None:
-    """The option by which the recipe itself sets the memory, and its value; None where it leaves that open."""
+    """The option by which the recipe itself sets the memory, and its value; None where it leaves that open.
+
+    A variable that sets an option counts before it: the engine's build that reads the variable heeds the option no more, and nobody else gives it.
+    """
     named = _named(arguments)
+    told = _variables(environment, memory).values()
     for option in memory.knobs:
-        value = number(named.get(option))
+        value = next((held for sets, held in told if sets == option), None) or number(named.get(option))
         if value:
             return option, value
-        for variable, (sets, factor) in memory.variables.items():
-            given = number(environment.get(variable))
-            if sets == option and given:
-                return option, given * factor
     return None
+
+
+def unheeded(arguments: t.Mapping[str, t.Any], environment: t.Mapping[str, t.Any], memory: Memory) -> list[str]:
+    """What of the recipe's own settings an engine may not heed, a sentence each; see :func:`knob`."""
+    named = _named(arguments)
+    told = [(name, sets) for name, (sets, _held) in _variables(environment, memory).items() if number(named.get(sets))]
+    return [
+        f"the engine's build for CPUs heeds {name} and not {sets} beside it, one for GPUs the other way round: leave one of them out" for name, sets in told
+    ]
+
+
+def _variables(environment: t.Mapping[str, t.Any], memory: Memory) -> dict[str, tuple[str, float]]:
+    """The variables that are given, each with the option that it sets and its value as that option's."""
+    found = {name: (sets, (number(environment.get(name)) or 0) * factor) for name, (sets, factor) in memory.variables.items()}
+    return {name: (sets, value) for name, (sets, value) in found.items() if value}

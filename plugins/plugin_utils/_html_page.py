@@ -143,7 +143,8 @@ def _stood(nodes: _html_time.Named, verdict: t.Mapping[str, t.Any]) -> Markup:
         words = [f"{came}: " if came and came != "ready" else "", state]
         if node["serves"] and came and came != "ready":
             words = [f"serves; the log of a worker ends with {came}"]
-        own = node.get("cause")
+        # Of one that runs the line above says so.
+        own = node.get("cause") if not _report.failing(node) else None
         extra = tag("p", f"Its own log and container tell: {own}.", class_="soft") if own and not culprit and verdict["verdict"] != "ready" else None
         last = node.get("last_line")
         line = tag("p", "Last line: ", tag("code", str(last)[:160]), class_="soft") if last and verdict["verdict"] != "ready" else None

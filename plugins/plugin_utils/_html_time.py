@@ -13,6 +13,7 @@ import typing as t
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import PHASES
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import clock, duration
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._html import Markup, escaped, nice, number, percent, since, table, tag
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._report import failing
 
 Node = t.Mapping[str, t.Any]
 Named = t.Sequence[tuple[str, Node]]
@@ -77,6 +78,8 @@ def place(node: Node) -> tuple[str, str]:
         return "✓", "good"
     if state in ("exited", "absent", "unreachable"):
         return {"exited": "✕", "absent": "–", "unreachable": "?"}[str(state)], "bad"
+    if failing(node):
+        return "!", "bad"
     return ("‖", "wait") if state == "paused" else ("▸", "wait")
 
 
@@ -162,7 +165,7 @@ def _row(name: str, node: Node, all_of: t.Sequence[Span], origin: float, whole: 
         if quiet:
             parts.append(_quiet(span, (span.end - quiet - origin) / whole, quiet / whole, top + _LABEL))
     if all_of:
-        parts.append(_end(kind, (all_of[-1].end - origin) / whole, top + _LABEL))
+        parts.append(_end(sign, kind, (all_of[-1].end - origin) / whole, top + _LABEL))
     return Markup("".join(parts))
 
 
@@ -186,9 +189,10 @@ def _quiet(span: Span, at: float, share: float, top: float) -> Markup:
     return tag("svg", tag("title", f"{PHASES[span.at]}, without progress"), *shapes, x=percent(at), y=top, width=percent(share), height=_BAR)
 
 
-def _end(kind: str, share: float, top: float) -> Markup:
-    """A cross where a rank has ended, a hook where it serves, an arrow where it goes on."""
-    shape = {"good": "M-5,0 l4,5 l7,-10", "bad": "M-5,-5 l10,10 M5,-5 l-10,10"}.get(kind, "M-3,-5 l6,5 l-6,5")
+def _end(sign: str, kind: str, share: float, top: float) -> Markup:
+    """A cross where a rank has ended, a hook where it serves, an arrow where it goes on, and an exclamation mark where it goes on with a failure."""
+    shapes = {"good": "M-5,0 l4,5 l7,-10", "bad": "M-5,-5 l10,10 M5,-5 l-10,10", "!": "M0,-6 l0,7 M0,4.5 l0,1"}
+    shape = shapes.get(sign) or shapes.get(kind) or "M-3,-5 l6,5 l-6,5"
     middle = top + _BAR / 2
     halo = tag("circle", cx="0", cy="0", r="9", class_="halo")
     # The sign stands within the picture also at its very end.
@@ -202,7 +206,7 @@ def _legend(bars: t.Sequence[tuple[str, Node, t.Sequence[Span]]]) -> Markup:
     used = sorted({span.at for _name, _node, all_of in bars for span in all_of})
     items = [_item(tag("rect", width="18", height="18", rx="3", class_=f"p{at}"), str(at), PHASES[at]) for at in used]
     hatch = [tag("rect", width="18", height="18", rx="3", class_="p1"), tag("rect", width="18", height="18", fill="url(#quiet)")]
-    signs = [tag("li", f"{sign} {word}") for sign, word in (("✓", "serves"), ("✕", "has ended"), ("▸", "goes on"))]
+    signs = [tag("li", f"{sign} {word}") for sign, word in (("✓", "serves"), ("✕", "has ended"), ("!", "runs, with a failure"), ("▸", "goes on"))]
     return tag("ul", *items, tag("li", tag("svg", *hatch, width="18", height="18", aria_hidden="true"), "no progress"), *signs, class_="legend")
 
 

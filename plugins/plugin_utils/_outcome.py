@@ -119,8 +119,12 @@ def health(status: t.Mapping[str, t.Any], deployment: str = "", stage: str = "he
     summary = f"{name}: {one['state']}, {one['summary']}" + ("" if str(one["summary"]).endswith(".") else ".")
     if healthy and len(named) > 1:
         summary += f" All {len(named)} deployments are well."
+    away = [node for node, seen in (status.get("nodes") or {}).items() if seen.get("problem")]
+    if healthy and away:
+        # All of this one's ranks are known without it; one that is on that node alone is not.
+        summary += f" {' and '.join(away)} could not be looked at: what has all its ranks there is unknown."
     if ill:
-        summary += f" So are: {', '.join(ill)}."
+        summary += f" Not well either: {', '.join(ill)}."
     # Behind a router that is silent, the best replica serves nobody. While some still start, it has nothing to say.
     silent = _silent_router(status.get("routers") or [], deployment) if all(two["state"] == "serving" for two in named.values()) else ""
     if silent:
@@ -157,7 +161,7 @@ _REMEDIES = {
     "starting": "Wait until it is ready, or run sparkstack.inference.diagnose.",
     "stalled": "Run sparkstack.inference.diagnose for the cause.",
     "stopped": "Run sparkstack.inference.deploy to have it serve again.",
-    "unknown": "Make the nodes reachable by ssh, then run this again.",
+    "unknown": "See that every node is switched on and that you can log in to it by ssh from this machine, then run this again.",
 }
 
 

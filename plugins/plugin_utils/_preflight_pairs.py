@@ -94,7 +94,15 @@ def reach(seen: Measured, wanted: Wanted) -> Checked:
     found = []
     for node in seen.nodes:
         if not node.read:
-            found.append(Item("reach", BLOCKED, "it could not be looked at, as told above", "Run this again when ssh reaches it.", node.name))
+            found.append(
+                Item(
+                    "reach",
+                    BLOCKED,
+                    "it could not be looked at, as told above",
+                    "See that you can log in to it by ssh from this machine, then run this again.",
+                    node.name,
+                )
+            )
         elif node.probe and "pairs" not in node.probe:
             why = str(node.probe.get("msg") or "no reason given").rstrip(".")
             found.append(Item("reach", BLOCKED, f"it could not be measured: {why}", "Run this again with -vvv to see more of it.", node.name))

@@ -137,6 +137,12 @@ def _phases(node: Node) -> str:
     return ": " + " > ".join(told) if told else ""
 
 
+def failing(node: Node) -> str:
+    """The cause that a rank's own log and container tell while it runs, or nothing: a process that has failed can leave its container running."""
+    cause = node.get("cause")
+    return str(cause) if cause and cause != "unknown" and node.get("state") == "running" else ""
+
+
 def _state(node: Node) -> str:
     if node.get("state") == "exited":
         code = node.get("exit_code")
@@ -148,7 +154,9 @@ def _state(node: Node) -> str:
         return "ready"
     if node.get("state") == "paused":
         return "is paused"
-    return "runs" if quiet is None or quiet < 10 else f"runs, quiet for {duration(quiet)}"
+    cause = failing(node)
+    told = "runs" if quiet is None or quiet < 10 else f"runs, quiet for {duration(quiet)}"
+    return f"{told}, but its log and container tell {cause}" if cause else told
 
 
 def _phase(phase: t.Mapping[str, t.Any], last: bool, node: Node) -> str:

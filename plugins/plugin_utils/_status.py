@@ -84,7 +84,7 @@ def _deployment(name: str, nodes: t.Sequence[Node], wanted: t.Mapping[str, t.Any
     verdict = next((node["verdicts"][name] for node in nodes if (node.get("verdicts") or {}).get(name, {}).get("verdict")), None)
     ranks = [_rank(node, found, verdict) for node in nodes for found in _ranks(node) if found["deployment"] == name]
     count = max((found["ranks"] for node in nodes for found in _ranks(node) if found["deployment"] == name), default=0)
-    unseen = [node["name"] for node in nodes if not _seen(node)]
+    unseen = _elsewhere(name, nodes, {rank["launch_id"] for rank in ranks}, gone)
     present = {rank["rank"] for rank in ranks}
     ranks += [_absent(number, unseen) for number in range(count) if number not in present]
     ranks.sort(key=lambda rank: (rank["rank"], rank["node"] or ""))
@@ -138,6 +138,21 @@ def _rank(node: Node, found: t.Mapping[str, t.Any], verdict: t.Mapping[str, t.An
         "phase": judged.get("phase"),
         "cause": judged.get("cause"),
     }
+
+
+def _elsewhere(name: str, nodes: t.Sequence[Node], launches: t.Collection[str], gone: t.Callable[[str], bool]) -> list[str]:
+    """The nodes that could not be looked at and may have a rank of it.
+
+    A node that is away is no question for a deployment whose launches were all on others, by the records of those. Where these may not tell of all, since
+    a run works on it, a file is damaged, or what runs was never recorded, every node may.
+    """
+    unseen = [node["name"] for node in nodes if not _seen(node)]
+    ledgers = [_info(node)["ledger"][name] for node in nodes if name in (_info(node).get("ledger") or {})]
+    homes = {home for ledger in ledgers for home in ledger.get("nodes") or []}
+    recorded = {launch for ledger in ledgers for launch in ledger.get("launches") or []}
+    lock = _lock(nodes, name, gone)
+    told = homes <= {node["name"] for node in nodes} and set(launches) <= recorded and not any(ledger.get("problems") for ledger in ledgers)
+    return [node for node in unseen if node in homes] if homes and told and (lock is None or lock["left"]) else unseen
 
 
 def _absent(number: int, unseen: t.Sequence[str]) -> Data:

@@ -2,10 +2,10 @@
 # Copyright (c) 2026, The sparkstack.inference developers
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What bringing a model and an image to another node costs, against rsync over ssh, docker save piped to docker load, and the least that is possible.
+"""What bringing a model to another node costs, against rsync over ssh and the least that is possible. An image: bench_images.py.
 
 Needs root, and three times --gigabytes of disk: it makes the lab's nodes ready when they are not. Every way is taken --turns times in turn, each with
-an empty page cache and an empty target, and medians count. Of model_sync and docker_image_sync the time is their own, from the first question of the
+an empty page cache and an empty target, and medians count. Of model_sync the time is its own, from the first question of the
 receiver to its last file; the whole run of Ansible is told beside. The limit is a program of 40 lines that sends by sendfile(2) in two streams and
 writes by direct I/O, and compares, resumes and proves nothing. Prints to standard error each time, then these figures:
 
@@ -13,8 +13,6 @@ writes by direct I/O, and compares, resumes and proves nothing. Prints to standa
     staging_vs_limit          time of the limit to that of model_sync
     staging_cpu_s_per_gb      processor seconds of both nodes together for 10**9 bytes
     page_cache_share          of the tree's size, what of it is in a node's page cache afterwards, of the worse node
-    image_delta_bytes_share   of an image whose small top layer has changed, the bytes that moved
-    image_delta_vs_save_load  time of docker save | ssh docker load of it to that of docker_image_sync
     fanout_4_vs_1             time of model_sync to four nodes to that to one
 
 The lab's nodes share this machine's disk and processors. The disk reads and writes the same bytes at once, so that no way can be quicker than half of
@@ -41,7 +39,6 @@ import play  # noqa: E402 - lies beside the lab's tests
 SOURCE, TARGET = "/srv/bench-staging/model", "/srv/bench-staging/other"
 SHARD = 512 << 20
 KEY = "/root/bench_staging"
-IMAGE = "bench/staging"
 
 LAY = """
 import json, os, sys
@@ -275,39 +272,6 @@ def models(size: int, turns: int) -> None:
     empty(("spark2",))
 
 
-def build(tag: str, base: str, size: int) -> None:
-    play.node(
-        "spark1",
-        f"set -e; rm -rf /root/bench; mkdir /root/bench; cd /root/bench; head -c {size} /dev/urandom > file;"
-        f" printf 'FROM {base}\\nCOPY file /file-{tag}\\n' > Dockerfile; docker build -q -t {IMAGE}:{tag} . >/dev/null; rm -rf /root/bench",
-    )
-
-
-def images(turns: int, size: int) -> None:
-    """An image whose small top layer has changed."""
-    remove = f"docker images -q --filter reference='{IMAGE}' | sort -u | xargs -r docker rmi -f >/dev/null"
-    build("base", "scratch", size)
-    ours, theirs, shares = [], [], []
-    try:
-        for turn in range(turns):
-            build(f"delta{turn}", f"{IMAGE}:base", 20_000)
-            for way in ("sync", "pipe"):
-                play.node("spark2", remove)
-                module("docker_image_sync", {"image": f"{IMAGE}:base"})
-                if way == "sync":
-                    found, _whole = module("docker_image_sync", {"image": f"{IMAGE}:delta{turn}"})
-                    ours.append(found["spark2"]["seconds"])
-                    shares.append(found["spark2"]["bytes_sent"] / found["spark2"]["bytes_total"])
-                else:
-                    theirs.append(timed(f"docker save {IMAGE}:delta{turn} | {ssh()} root@{address(2)} docker load")[0])
-    finally:
-        for node in ("spark1", "spark2"):
-            play.node(node, remove)
-    sys.stderr.write(f"image of {size / 1e9:.1f} GB, 20 kB changed: docker_image_sync {ours}, docker save | ssh docker load {theirs}\n")
-    sys.stdout.write(f"figure image_delta_bytes_share {statistics.median(shares):.5f} share\n")
-    sys.stdout.write(f"figure image_delta_vs_save_load {statistics.median(theirs) / statistics.median(ours):.2f} ratio\n")
-
-
 def fanout(gigabytes: float, turns: int, memory: str) -> None:
     """To one node, and to four."""
     before = f"{json.loads(play.lab('status', '--json', ok=(0, 1)))['nodes'][0]['memory_limit'] >> 30}G"
@@ -333,7 +297,6 @@ def fanout(gigabytes: float, turns: int, memory: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=8, help="size of the tree (default: 8)")
-    parser.add_argument("--image-megabytes", type=int, default=500, help="size of the image (default: 500; 0: leave it out)")
     parser.add_argument("--fanout-gigabytes", type=float, default=2, help="size of the tree for five nodes (default: 2; 0: leave it out)")
     parser.add_argument("--memory", default="1500M", help="limit of each of the five nodes (default: 1500M)")
     parser.add_argument("--turns", type=int, default=3, help="how often each way is taken (default: 3)")
@@ -347,8 +310,6 @@ def main() -> None:
         play.node("spark1", "rm -rf /srv/bench-staging")
         play.node("spark1", python(LAY, SOURCE, str(int(options.gigabytes * 1e9)), str(SHARD)))
         models(int(play.node("spark1", f"find {SOURCE} -type f -printf '%s\\n' | awk '{{ s += $1 }} END {{ print s }}'")), options.turns)
-        if options.image_megabytes:
-            images(options.turns, options.image_megabytes * 10**6)
     finally:
         for node in ("spark1", "spark2"):
             play.node(node, "rm -rf /srv/bench-staging /var/cache/sparkstack/staging")

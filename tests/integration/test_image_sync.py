@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import time
@@ -203,8 +204,7 @@ def test_a_small_layer_on_top_moves_alone(player: Player, worker: str) -> None:
     assert done["verified"] is True and done["actions"] == ["fetch sync/app:2 from spark1 (missing here): 1 of 3 layers, about 2.0 kB"]
     assert 2000 < done["bytes_sent"] < done["bytes_total"] / 100
     # The base's file is whole in a container of the new image.
-    look = "id=$(docker create sync/app:2 x); docker cp $id:/data - | tar xO | sha256sum; docker rm $id >/dev/null"
-    assert ssh("spark2", look) == ssh("spark1", look)
+    assert data_sum("spark2", "sync/app:2") == data_sum("spark1", "sync/app:2")
 
 
 def test_a_tag_with_other_content_is_put_right(player: Player, worker: str) -> None:
@@ -230,6 +230,10 @@ def test_the_same_content_under_another_name_is_only_tagged(player: Player, work
 def test_a_user_of_the_docker_group_needs_no_root(player: Player, worker: str) -> None:
     done = player.sync(APP, become=False)
     assert done.code == 0 and done.hosts["spark2"]["verified"] is True, done.output
+    assert f"[spark1] image {APP}: all of it was read by `docker save`: " in done.output
+    build("sync/app:5", APP, "head -c 2000 /dev/urandom")
+    delta = player.sync("sync/app:5", become=False).hosts["spark2"]
+    assert delta["verified"] is True and delta["bytes_sent"] < 100_000
 
 
 def test_between_the_two_stores(player: Player, worker: str) -> None:
@@ -241,14 +245,16 @@ def test_between_the_two_stores(player: Player, worker: str) -> None:
         assert first.hosts["spark2"]["image"]["id"] != first.hosts["spark1"]["image"]["id"]
         again = player.sync(APP)
         assert again.changed == {"spark1": 0, "spark2": 0}
-        delta = player.sync("sync/app:3").hosts["spark2"]
+        done = player.sync("sync/app:3")
+        delta = done.hosts["spark2"]
         assert delta["verified"] is True and delta["bytes_sent"] < 100_000
+        assert "docker save" not in done.output
         # What this store took without its layers is whole: it can be saved again when the base's name is gone.
         ssh(worker, f"docker rmi {APP}")
         assert int(ssh(worker, "docker save sync/app:3 | wc -c")) > SIZE
 
 
-def test_layers_that_a_store_keeps_compressed_come_whole(player: Player, worker: str) -> None:
+def test_layers_that_a_store_keeps_compressed_do_not_move(player: Player, worker: str) -> None:
     """Import and build compress in the containerd store: the layers have the same diff ids, but are not there by them."""
     with containerd_store(worker):
         with subprocess.Popen(
@@ -262,8 +268,65 @@ def test_layers_that_a_store_keeps_compressed_come_whole(player: Player, worker:
         assert layers("spark1", "sync/equal:1") == layers(worker, "sync/equal:1")
         build("sync/app:4", "sync/equal:1", "head -c 2000 /dev/urandom")
         done = player.sync("sync/app:4").hosts["spark2"]
-        assert done["verified"] is True and done["bytes_sent"] > SIZE
+        assert done["verified"] is True and done["bytes_sent"] < 100_000
+        ssh(worker, "docker rmi sync/equal:1")
         assert int(ssh(worker, "docker save sync/app:4 | wc -c")) > SIZE
+        assert data_sum(worker, "sync/app:4") == data_sum("spark1", "sync/app:4")
+
+
+def data_sum(node: str, image: str) -> str:
+    """The checksum of the base's file, in a container of the image."""
+    return ssh(node, f"id=$(docker create {image} x); docker cp $id:/data - | tar xO | sha256sum; docker rm $id >/dev/null")
+
+
+def test_from_the_containerd_store(player: Player, worker: str) -> None:
+    """Its layers are compressed when they were built there. A graph driver takes them as they are, and so does the same store."""
+    with containerd_store("spark1"):
+        ssh("spark1", f"set -e; head -c {SIZE} /dev/urandom > data; tar cf - data | docker import - sync/packed:1; rm data")
+        build("sync/packed:2", "sync/packed:1", "head -c 2000 /dev/urandom")
+        for store in (contextlib.nullcontext(), containerd_store(worker)):
+            with store:
+                first = player.sync("sync/packed:1")
+                assert first.hosts["spark2"]["verified"] is True and first.hosts["spark2"]["bytes_sent"] > SIZE, first.output
+                delta = player.sync("sync/packed:2")
+                assert delta.hosts["spark2"]["verified"] is True and delta.hosts["spark2"]["bytes_sent"] < 100_000, delta.output
+                assert "docker save" not in first.output + delta.output
+                assert data_sum(worker, "sync/packed:2") == data_sum("spark1", "sync/packed:2")
+                remove(worker)
+
+
+def test_a_damaged_layer_of_the_source_is_loaded_nowhere(player: Player, worker: str) -> None:
+    build("sync/hurt:1", APP, "head -c 2000 /dev/urandom")
+    top = "sudo sh -c 'ls -t /var/lib/docker/overlay2/*/diff/sync-hurt-1 | head -1'"
+    flip = "sudo python3 -c 'import sys; f = open(sys.argv[1], \"r+b\"); b = f.read(1)[0]; f.seek(0); f.write(bytes([b ^ 1]))' $({})"
+    ssh("spark1", flip.format(top))
+    try:
+        failed = player.sync("sync/hurt:1")
+        assert failed.code != 0 and "Image sync/hurt:1 did not come from spark1 to spark2: " in failed.hosts["spark2"]["msg"], failed.output
+        assert "sync/hurt:1" not in "".join(images(worker))
+    finally:
+        ssh("spark1", flip.format(top))
+    assert player.sync("sync/hurt:1").hosts["spark2"]["verified"] is True
+
+
+def test_a_second_run_sees_a_copy_to_its_end(player: Player, worker: str) -> None:
+    """The first run's controller is killed; what it began goes on, and the next run waits for it instead of beginning another one."""
+    lab("rate", "spark1", "25mbit")
+    try:
+        command, environment = player.command([player.task(APP)])
+        run = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        until(lambda: ssh(worker, f"ss -Htn state established 'src {ADDRESS['spark2']}' 'dst {ADDRESS['spark1']}'") != "", 30)
+        os.killpg(run.pid, signal.SIGKILL)
+        run.wait(10)
+        done = player.sync(APP, progress=1)
+    finally:
+        lab("rate", "spark1", "off")
+    got = done.hosts["spark2"]
+    assert done.code == 0 and got["verified"] is True and got["bytes_sent"] == 0, done.output
+    assert got["actions"][0].startswith("waited for a copy that ran already, since ") and len(got["actions"]) == 1
+    assert f"[spark2] a copy of {APP} runs since " in done.output
+    assert re.search(rf"\[spark2\] image {APP}: [0-9.]+ of 30\.[0-9] MB, [0-9.]+ MB/s, [0-9.]+ s left", done.output), done.output
+    assert layers(worker, APP) == layers("spark1", APP) and listeners("spark1") == ""
 
 
 def test_an_image_that_the_source_lacks(player: Player, worker: str) -> None:

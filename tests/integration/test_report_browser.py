@@ -9,9 +9,9 @@ The pictures are left in build/report.
 from __future__ import annotations
 
 import pathlib
-import shutil
 import typing as t
 
+import browser as browsers
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 from report_samples import HOSTILE, PLAN, RECORD, case, guarded
@@ -22,7 +22,6 @@ from ansible_collections.sparkstack.inference.plugins.plugin_utils import _histo
 pytestmark = [pytest.mark.browser]
 
 PICTURES = pathlib.Path(__file__).resolve().parents[2] / "build" / "report"
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 QUIET = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync")
 SIZES = {"phone": (390, 844), "desk": (1280, 800)}
 PATIENCE = 240_000
@@ -77,12 +76,12 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
 
 @pytest.fixture(scope="module", name="browser")
 def _browser() -> t.Iterator[Browser]:
-    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    assert program, "There is no browser: 'make browser' installs Debian's."
+    program = browsers.program()
+    assert program, "There is no browser: 'make browser' installs one."
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=list(QUIET), timeout=PATIENCE)
-        yield browser
-        browser.close()
+        started = playwright.chromium.launch(executable_path=program, args=list(QUIET), timeout=PATIENCE)
+        yield started
+        started.close()
 
 
 def look(browser: Browser, path: pathlib.Path, size: tuple[int, int], scheme: t.Any = "light") -> tuple[Page, list[str]]:

@@ -143,7 +143,7 @@ class Memory:
     table_bytes: int = 0
     """Bytes for each token that each request may have, in a table that stands beside the cache from the start; 0: there is none of note."""
     variables: t.Mapping[str, t.Tuple[str, int]] = field(default_factory=dict)
-    """Environment variables that set a knob, and the factor from its value to bytes."""
+    """Environment variables that set a knob in place of its option, in the engine's build for CPUs, and the factor from its value to bytes."""
     source: str = ""
     """Where this was read."""
 

@@ -145,7 +145,7 @@ MEMORY = Memory(
     # model_executor/layers/mamba/mamba_utils.py: without a type of its own the state has the model's.
     state_dtype="bfloat16",
     state_drafts=True,
-    # On a CPU, in GiB (v1/worker/cpu_worker.py).
+    # In GiB; read by the build for CPUs only, and there in place of the option (platforms/cpu.py: "Legacy setting").
     variables={"VLLM_CPU_KVCACHE_SPACE": (_BYTES, GIB)},
     source="vLLM 0.32.0",
 )

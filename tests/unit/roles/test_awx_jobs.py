@@ -288,7 +288,10 @@ def test_health_ends_with_the_verdict(project: Project) -> None:
 def test_health_of_nodes_of_which_none_answers(project: Project) -> None:
     job = project.job("health", own={"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9})
     told = "It is unknown what runs. spark1: does not answer over ssh. spark2: does not answer over ssh. "
-    assert job.ended == ("failed", 2) and job.sentence() == f"{told}Make the nodes reachable by ssh, then run this again.", job.output
+    assert (
+        job.ended == ("failed", 2)
+        and job.sentence() == f"{told}See that every node is switched on and that you can log in to it by ssh from this machine, then run this again."
+    ), job.output
     assert (job.artifacts["verdict"], job.handed()) == ("unknown", 1)
 
 

@@ -39,7 +39,8 @@ class Deploy(Preflight):
         super().__init__(folder)
         here = folder / "ansible_collections" / "sparkstack" / "inference"
         (here / "playbooks").symlink_to(ROOT / "playbooks")
-        (here / "plugins" / "filter").symlink_to(ROOT / "plugins" / "filter")
+        for name in ("filter", "lookup"):
+            (here / "plugins" / name).symlink_to(ROOT / "plugins" / name)
         for name in ("inference_launch", "deployment_lock", "page_cache_release"):
             (here / "plugins" / "action" / f"{name}.py").write_text(STAND_IN)
         for name, tasks in STUBS.items():

@@ -50,7 +50,7 @@ class Scene:
         here = folder / "ansible_collections" / "sparkstack" / "inference"
         (here / "plugins" / "action").mkdir(parents=True)
         (here / "roles").mkdir()
-        for name in ("roles/model_staging", "roles/tp_launch", "playbooks", "plugins/filter", "plugins/plugin_utils", "plugins/module_utils"):
+        for name in ("roles/model_staging", "roles/tp_launch", "playbooks", "plugins/filter", "plugins/lookup", "plugins/plugin_utils", "plugins/module_utils"):
             (here / name).symlink_to(ROOT / name)
         for name in (*MODULES, "inference_plan"):
             (here / "plugins" / "action" / f"{name}.py").write_text(STAND_IN)

@@ -51,7 +51,7 @@ def play(folder: pathlib.Path, nodes: dict[str, t.Any], **variables: t.Any) -> t
     here = folder / "ansible_collections" / "sparkstack" / "inference"
     (here / "plugins" / "action").mkdir(parents=True, exist_ok=True)
     (here / "plugins" / "action" / "inference_info.py").write_text(STAND_IN)
-    for name in ("playbooks", "plugins/filter", "plugins/module_utils", "plugins/plugin_utils", "roles"):
+    for name in ("playbooks", "plugins/filter", "plugins/lookup", "plugins/module_utils", "plugins/plugin_utils", "roles"):
         if not (here / name).exists():
             (here / name).symlink_to(ROOT / name)
     (folder / "answers.json").write_text(json.dumps({f"inference_info {name}": [found] for name, found in nodes.items()}))
@@ -95,6 +95,16 @@ def test_heads_with_metrics_become_targets_and_a_node_that_is_away_changes_nothi
     code, told = play(tmp_path, {**nodes, "spark1": {"unreachable": True}}, monitoring_targets=files["monitoring_targets"])
     assert code != 0 and "spark1 can't be looked at, so that it is unknown what serves there" in told
     assert (tmp_path / "targets.json").read_text() == written
+
+
+@pytest.mark.parametrize("name", ["monitoring_dashboard", "monitoring_targets"])
+def test_a_folder_that_is_not_there_is_told_before_a_node_is_asked(tmp_path: pathlib.Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    for missing in ("gone", "file"):
+        path = tmp_path / missing / "sparks.json"
+        code, told = play(tmp_path, {"spark1": {"unreachable": True}}, **{name: str(path)})
+        said = f"There is no folder {path.parent} on this machine for sparks.json: make it first, or name a file in another one."
+        assert code == 2 and said in " ".join(told.split()) and "can't be looked at" not in told and not (tmp_path / "inference_info spark1").exists()
 
 
 def test_the_dashboard_asks_both_engines_of_each_deployment() -> None:

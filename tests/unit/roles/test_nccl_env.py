@@ -66,7 +66,7 @@ class Role:
         here = folder / "ansible_collections" / "sparkstack" / "inference"
         (here / "plugins" / "action").mkdir(parents=True)
         (here / "roles").mkdir()
-        for name in ("plugin_utils", "module_utils", "filter"):
+        for name in ("plugin_utils", "module_utils", "filter", "lookup"):
             (here / "plugins" / name).symlink_to(ROOT / "plugins" / name)
         (here / "roles" / "nccl_env").symlink_to(ROOT / "roles" / "nccl_env")
         (here / "plugins" / "action" / "fabric_facts.py").write_text(GATHER)

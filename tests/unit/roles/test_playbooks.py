@@ -92,3 +92,30 @@ def test_logs_need_no_node(tmp_path: pathlib.Path) -> None:
     (tmp_path / "head.log").write_text("no engine\n")
     code, told = play(tmp_path, WHOLE, "sparkstack.inference.diagnose", "-e", "target=TYPO", "-e", "logs=head.log")
     assert code == 0 and "head" in told and "FAILED!" not in told
+
+
+@pytest.mark.parametrize(
+    ("playbook", "given", "told"),
+    [
+        ("health", "must_serve=maybe", "must_serve is 'maybe', and can only be true or false: write must_serve=true or must_serve=false."),
+        ("deploy", "fabric_cidr=10.0.0.0/33", "fabric_cidr '10.0.0.0/33' is no IPv4 network: write it like 192.168.200.0/24."),
+        ("prepare", "deploy_preflight=ja", "deploy_preflight is 'ja', and can only be true or false: write deploy_preflight=true or deploy_preflight=false."),
+        ("status", "tp_launch_answer_timeout=soon", "tp_launch_answer_timeout is 'soon', and has to be a whole number, such as 60."),
+        ("stage", "image_sync_image=x:1", "image_sync_image can't be given on the command line, as the playbooks set it by the recipe: give tp_launch_image."),
+        ("diagnose", "report_detail=all", "report_detail is 'all', and can only be one of these: short, normal, full."),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused_before_a_node_is_reached(tmp_path: pathlib.Path, playbook: str, given: str, told: str) -> None:
+    assert play(tmp_path, WHOLE, f"sparkstack.inference.{playbook}", "-e", given) == (2, told)
+
+
+def test_a_value_that_only_one_node_has_is_told_with_the_nodes_name(tmp_path: pathlib.Path) -> None:
+    inventory = WHOLE.replace("spark2\n", "spark2 fabric_address=192.168.200.300\n", 1) + "[nowhere]\ngone fabric_address=x\n"
+    told = "On spark2: fabric_address '192.168.200.300' is no IPv4 address: write it like 192.168.200.11."
+    assert play(tmp_path, inventory, "sparkstack.inference.preflight") == (2, told)
+
+
+def test_of_what_needs_no_node_the_values_are_looked_at_too(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "head.log").write_text("no engine\n")
+    told = "strict is 'perhaps', and can only be true or false: write strict=true or strict=false."
+    assert play(tmp_path, "", "sparkstack.inference.diagnose", "-e", "logs=head.log", "-e", "strict=perhaps") == (2, told)

@@ -102,6 +102,19 @@ def test_the_record_that_is_kept_is_enough_for_a_report(ways: Ways) -> None:
     assert "spark2 ran out of memory." in page and "<script" not in page and not list(ways.folder.rglob("carried-out"))
 
 
+AWAY = "see that it is switched on and that you can log in to it by ssh from this machine, then run this again."
+
+
+def test_nodes_that_do_not_answer_are_no_nodes_without_a_record(ways: Ways) -> None:
+    words = {"deployment": "tiny", "tp_launch_history_dir": str(ways.folder / "none")}
+    said = " ".join(ways.play("report", {"inference_info": [{"unreachable": True}]}, **words).split())
+    lacks = f"so it is unknown whether they keep a record of 'tiny'; {ways.folder}/none has none."
+    assert f"No node answers (spark1: Connection timed out), {lacks} For each of them, {AWAY}" in said and "There is no record" not in said
+    said = " ".join(ways.play("report", {"inference_info spark2": [{"unreachable": True}]}, launch="L7", **words).split())
+    lacks = f"There is no record of launch L7 of 'tiny', neither in {ways.folder}/none nor on the nodes that answer."
+    assert f"{lacks} One may be on spark2, where nothing answers (Connection timed out): {AWAY}" in said
+
+
 @pytest.mark.parametrize(
     ("variables", "told"),
     [

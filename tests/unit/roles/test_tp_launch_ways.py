@@ -73,7 +73,7 @@ class Ways:
         here = folder / "ansible_collections" / "sparkstack" / "inference"
         (here / "plugins" / "action").mkdir(parents=True)
         (here / "roles").mkdir()
-        for name in ("plugin_utils", "module_utils", "filter"):
+        for name in ("plugin_utils", "module_utils", "filter", "lookup"):
             (here / "plugins" / name).symlink_to(ROOT / "plugins" / name)
         (here / "roles" / "tp_launch").symlink_to(ROOT / "roles" / "tp_launch")
         for name in ("nccl_env", "model_staging", "image_sync"):
@@ -275,7 +275,9 @@ def test_without_a_guard_nobody_is_asked_about_it(ways: Ways) -> None:
     assert ways.calls("memory_guard", "spark1") == []
 
 
-GONE = "A node can't be reached any more, as told above: run this again when ssh reaches it."
+GONE = (
+    "A node can't be reached any more, as told above: see that it is switched on and that you can log in to it by ssh from this machine, then run this again."
+)
 
 
 def test_a_launch_gives_the_lock_back(ways: Ways) -> None:

@@ -13,6 +13,7 @@ import typing as t
 import pytest
 from ansible import constants as C
 from ansible import context
+from ansible.errors import AnsibleConnectionFailure
 from ansible.utils.context_objects import CLIArgs
 
 from ansible_collections.sparkstack.inference.plugins.action import docker_image_sync as subject
@@ -21,11 +22,12 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._image_identi
 ADDRESS = {"spark1": "192.168.200.11", "spark2": "192.168.200.12"}
 IMAGE = identity({"Architecture": "arm64", "Os": "linux", "RootFS": {"Layers": ["sha256:aa", "sha256:bb"]}, "Config": {"Cmd": ["x"]}})
 OLD = {**IMAGE, "layers": ["sha256:aa"], "digest": "sha256:old"}
-Answer = dict[str, t.Any] | Exception
+Answer = dict[str, t.Any] | Exception | list[t.Any]
 
 
 def seen(found: dict[str, t.Any] | None) -> dict[str, t.Any]:
     view: dict[str, t.Any] = {
+        "running": None,
         "present": found is not None,
         "daemon": {"architecture": "arm64", "os": "linux", "version": "28"},
         "known": {},
@@ -37,8 +39,14 @@ def seen(found: dict[str, t.Any] | None) -> dict[str, t.Any]:
     return view
 
 
-FETCHED = {"identity": IMAGE, "id": "sha256:new", "bytes": 200_000_000, "seconds": 2.0, "whole": False}
-SERVED = {"served": [], "bytes": 200_000_000, "seconds": 2.5}
+def status(state: str = "done", result: dict[str, t.Any] | None = None, **more: t.Any) -> dict[str, t.Any]:
+    """What a node says of what moves the image there."""
+    told = {"state": state, "problem": None, "source": False, "there": 0, "total": 0, "began": 1764460800.0, "now": 10.0, "seconds": 2.0}
+    return {**told, "result": result or {}, **more}
+
+
+FETCHED = {"status": status(result={"identity": IMAGE, "id": "sha256:new", "bytes": 200_000_000, "whole": False})}
+SERVED = {"status": status(result={"served": [], "bytes": 200_000_000, "saved": []}, source=True, seconds=2.5)}
 
 
 class Play:
@@ -68,12 +76,16 @@ class Play:
                 answer = answers[host][module_args["operation"]]
                 if module_args["operation"] == "fetch":
                     fetching.set()
-                    time.sleep(0.2)  # A connection takes a while, so that the source's word is there first.
+                    time.sleep(0.5)  # A connection takes a while, so that the source's word is there first.
                 if answer is SERVED:
                     assert fetching.wait(5)
+                if isinstance(answer, list):
+                    # One answer a call, and the last for all others.
+                    answer = answer.pop(0) if len(answer) > 1 else answer[0]
                 if isinstance(answer, Exception):
                     raise answer
-                return {**answer, "invocation": {}}
+                # As ansible-core 2.21 does; before, neither was there.
+                return {"changed": False, "failed": False, **answer, "invocation": {}}
 
             action._execute_module = execute
             action.validate_argument_spec = lambda argument_spec: (None, {**defaults(argument_spec), **task.args})
@@ -178,7 +190,7 @@ def test_what_was_loaded_is_compared(play: Play) -> None:
     results = play.run(
         {
             "spark1": {"inspect": seen(IMAGE), "serve": SERVED},
-            "spark2": {"inspect": seen(None), "fetch": {**FETCHED, "identity": OLD}},
+            "spark2": {"inspect": seen(None), "fetch": {"status": status(result={"identity": OLD, "id": "sha256:x", "bytes": 9})}},
         }
     )
     assert results["spark2"]["failed"] is True and results["spark2"]["verified"] is False
@@ -232,9 +244,24 @@ def test_what_was_loaded_is_compared(play: Play) -> None:
         ),
         pytest.param(
             {"inspect": seen(IMAGE), "serve": SERVED},
-            {"inspect": seen(None), "fetch": {"failed": True, "msg": "Docker says: no space left on device"}},
+            {"inspect": seen(None), "fetch": {"status": status("failed", problem="Docker says: no space left on device")}},
             {"spark2": "Image lab/x:1 did not come from spark1 to spark2: Docker says: no space left on device"},
             id="no space",
+        ),
+        pytest.param(
+            {"inspect": seen(IMAGE), "serve": SERVED},
+            {"inspect": seen(None), "fetch": {"status": status("running")}, "watch": {"status": None}},
+            {"spark2": "Image lab/x:1 did not come from spark1 to spark2: what moved it there is gone, as after a restart or a kill: run this again."},
+            id="killed",
+        ),
+        pytest.param(
+            {"inspect": seen(IMAGE), "serve": {"status": status("failed", source=True, problem="Port 40001 of 192.168.200.11 is taken.")}},
+            {"inspect": seen(None), "fetch": {"status": status("failed", problem="Cannot reach 192.168.200.11:40001.")}},
+            {
+                "spark1": "Port 40001 of 192.168.200.11 is taken.",
+                "spark2": "spark1 could not serve image lab/x:1: Port 40001 of 192.168.200.11 is taken.",
+            },
+            id="the port was taken meanwhile",
         ),
     ],
 )
@@ -245,6 +272,94 @@ def test_failures_are_one_sentence(play: Play, spark1: dict[str, Answer], spark2
         assert results[host]["msg"].startswith(sentence), results[host]["msg"]
     if "spark1" not in failed:
         assert "failed" not in results["spark1"]
+
+
+def test_it_is_told_how_far_a_receiver_is(play: Play) -> None:
+    steps = [
+        {"status": status("running", there=2_000_000_000, total=8_000_000_000, now=20.0)},
+        {"status": status("loading", there=0, total=0, now=30.0)},
+        {"status": status("loading", there=4_000_000_000, total=8_000_000_000, now=40.0)},
+        FETCHED,
+    ]
+    node: dict[str, Answer] = {"inspect": seen(None), "fetch": {"status": status("running", there=0, total=8_000_000_000, now=10.0)}, "watch": steps}
+    results = play.run({"spark1": {"inspect": seen(IMAGE), "serve": SERVED}, "spark2": node})
+    assert results["spark2"]["verified"] is True
+    assert play.lines[1:-1] == [
+        "[spark2] image lab/x:1: 0.0 of 8.0 GB",
+        "[spark2] image lab/x:1: 2.0 of 8.0 GB, 200.0 MB/s, 30 s left",
+        "[spark2] image lab/x:1: all has come, Docker unpacks it",
+        "[spark2] image lab/x:1: all has come, Docker unpacks it: 4.0 of 8.0 GB",
+    ]
+    watched = [call for call in play.calls["spark2"] if call["operation"] == "watch"]
+    assert [(call["known"], call["seconds"]) for call in watched] == [("running", 5.0), ("running", 5.0), ("loading", 5.0), ("loading", 5.0)]
+
+
+def test_of_docker_save_the_size_is_a_guess(play: Play) -> None:
+    steps = [{"status": status("running", there=450, now=20.0)}, {"status": status("running", there=700, now=30.0)}, FETCHED]
+    node: dict[str, Answer] = {"inspect": seen(None), "fetch": {"status": status("running")}, "watch": steps}
+    play.run({"spark1": {"inspect": seen(IMAGE), "serve": SERVED}, "spark2": node})
+    assert play.lines[1:-1] == [f"[spark2] image lab/x:1: {told}" for told in ("0 of 600 B", "450 of 600 B", "700 of 700 B")]
+
+
+def test_nothing_is_told_where_no_progress_is_wanted(play: Play) -> None:
+    node: dict[str, Answer] = {"inspect": seen(None), "fetch": {"status": status("running", there=1, total=9)}, "watch": FETCHED}
+    play.run({"spark1": {"inspect": seen(IMAGE), "serve": SERVED}, "spark2": node}, progress=0)
+    assert len(play.lines) == 2
+
+
+def test_a_node_out_of_ssh_s_reach_for_a_while_spoils_nothing(play: Play) -> None:
+    node: dict[str, Answer] = {
+        "inspect": seen(None),
+        "fetch": {"status": status("running")},
+        "watch": [AnsibleConnectionFailure("timed out"), AnsibleConnectionFailure("timed out"), FETCHED],
+    }
+    assert play.run({"spark1": {"inspect": seen(IMAGE), "serve": SERVED}, "spark2": node})["spark2"]["verified"] is True
+
+
+def test_a_copy_that_runs_already_is_seen_to_its_end(play: Play) -> None:
+    """Another run has begun it. Nothing is begun here, and what came of it is seen in the image."""
+    here = {**seen(IMAGE), "running": status("running", source=True)}
+    there = {**seen(None), "running": status("running", there=3_000_000_000, total=8_000_000_000)}
+    results = play.run(
+        {
+            "spark1": {"inspect": [here, seen(IMAGE)], "watch": {"status": status(source=True)}},
+            "spark2": {"inspect": [there, seen(IMAGE)], "watch": [{"status": status("loading")}, {"status": None}]},
+        }
+    )
+    assert play.operations("spark1") == ["inspect", "watch", "inspect"]
+    assert play.operations("spark2") == ["inspect", "watch", "watch", "inspect"]
+    assert results["spark2"]["changed"] is False and results["spark2"]["verified"] is True
+    assert results["spark2"]["actions"] == ["waited for a copy that ran already, since 00:00:00Z"]
+    assert results["spark1"]["actions"] == []
+    assert play.lines[:2] == [
+        "[spark2] a copy of lab/x:1 runs since 00:00:00Z: this run sees it to its end",
+        "[spark2] image lab/x:1: 3.0 of 8.0 GB",
+    ]
+
+
+def test_after_a_copy_that_came_to_nothing_it_is_fetched(play: Play) -> None:
+    there = {**seen(None), "running": status("running")}
+    results = play.run(
+        {
+            "spark1": {"inspect": seen(IMAGE), "serve": SERVED},
+            "spark2": {"inspect": [there, seen(None)], "watch": {"status": status("failed", problem="Docker says: no")}, "fetch": FETCHED},
+        }
+    )
+    assert results["spark2"]["changed"] is True and results["spark2"]["verified"] is True
+    assert len(results["spark2"]["actions"]) == 2
+
+
+def test_check_mode_waits_for_no_copy(play: Play) -> None:
+    play.check_mode = True
+    results = play.run({"spark1": {"inspect": seen(IMAGE)}, "spark2": {"inspect": {**seen(None), "running": status("running")}}})
+    assert results["spark2"]["changed"] is True and play.operations("spark2") == ["inspect"]
+
+
+def test_that_all_had_to_be_read_is_told(play: Play) -> None:
+    served = {"status": status(result={"served": [], "bytes": 1, "saved": ["the storage driver is zfs"] * 2}, source=True)}
+    play.run({"spark1": {"inspect": seen(IMAGE), "serve": served}, "spark2": {"inspect": seen(None), "fetch": FETCHED}})
+    told = [line for line in play.lines if line.startswith("[spark1]")]
+    assert told == ["[spark1] image lab/x:1: all of it was read by `docker save`: the storage driver is zfs"]
 
 
 def test_a_host_that_does_not_take_part_is_named(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,8 @@ class Play:
                 try:
                     found = module.carry_out(t.cast(t.Any, run))
                     self.ports += list(found.get("ports", {}).items())
-                    return {"changed": False, **found}
+                    # As ansible-core 2.21 does; before, the latter was not there.
+                    return {"changed": False, "failed": False, **found}
                 except (module.TreeError, module.TransferError, module.Refused, OSError) as error:
                     return {"failed": True, "msg": str(error)}
 

@@ -136,8 +136,8 @@ def test_layers_that_need_not_be_sent(layers: list[str], known: list[list[str]],
 
 
 def test_usable_chains_end_at_the_first_layer_without_content() -> None:
-    assert subject.usable_chains([A, B, C], lambda digest: digest != B) == [A]
-    assert subject.usable_chains([A, B], lambda digest: True) == subject.chain_ids([A, B])
+    assert subject.usable_chains([A, B, C], {A, C}) == [A]
+    assert subject.usable_chains([A, B], None) == subject.chain_ids([A, B])
 
 
 @pytest.mark.parametrize(

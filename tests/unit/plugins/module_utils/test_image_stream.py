@@ -168,7 +168,7 @@ class Daemon:
         self.taken = b""
 
     def request(self, method: str, path: str, query: object, body: t.Iterable[bytes], content_type: str) -> io.BytesIO:
-        assert (method, path, query, content_type) == ("POST", "/images/load", {"quiet": "1"}, "application/x-tar")
+        assert (method, path, query, content_type) == ("POST", "/images/load", {"quiet": "0"}, "application/x-tar")
         self.taken = b"".join(body)
         return io.BytesIO(self.answer)
 
@@ -186,3 +186,23 @@ def test_load_finds_the_error_in_an_answer_with_status_200() -> None:
     with pytest.raises(DockerError) as failure:
         subject.load_image(daemon, [])  # type: ignore[arg-type]
     assert str(failure.value) == text
+
+
+def test_load_tells_what_the_daemon_has_unpacked() -> None:
+    # Docker 26.1.5 with overlay2.
+    daemon = Daemon(
+        b'{"status":"Loading layer","progressDetail":{"current":32768,"total":1000000},"progress":"[>  ]","id":"aa"}\r\n'
+        b'{"status":"Loading layer","progressDetail":{"current":1000000,"total":1000000},"progress":"[==>]","id":"aa"}\r\n'
+        b'{"status":"Loading layer","progressDetail":{"current":512,"total":2048},"progress":"[>  ]","id":"bb"}\r\n'
+        b'{"stream":"Loaded image: lab/x:1\\n"}\r\n'
+    )
+    told: list[tuple[int, int]] = []
+    subject.load_image(daemon, [], lambda done, total: told.append((done, total)))  # type: ignore[arg-type]
+    assert told == [(32768, 1_000_000), (1_000_000, 1_000_000), (1_000_512, 1_002_048)]
+
+
+def test_a_layer_that_containerd_can_not_unpack_is_an_error() -> None:
+    # daemon/containerd/image_exporter.go of Docker 26.1: the load itself ends well.
+    daemon = Daemon(b'{"stream":"Loaded image: lab/x:1\\n"}\r\n{"stream":"Error unpacking image lab/x:1: wrong diff id\\n"}\r\n')
+    with pytest.raises(DockerError, match="^Error unpacking image lab/x:1: wrong diff id$"):
+        subject.load_image(daemon, [])  # type: ignore[arg-type]

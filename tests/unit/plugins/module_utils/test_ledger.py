@@ -29,7 +29,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._ledger impor
 NOW = 1796025731.0  # 2026-11-30T08:02:11Z
 ALICE = {"run": "ctl1/a/123/1", "user": "alice", "host": "ctl1", "pid": 123, "job": None}
 BOB = {"run": "ctl2/b/77/1", "user": "bob", "host": "ctl2", "pid": 77, "job": "17"}
-NOTHING = {"lock": None, "last": None, "good": None, "previous": None, "launches": [], "changed_at": None, "problems": []}
+NOTHING = {"lock": None, "last": None, "good": None, "previous": None, "launches": [], "nodes": [], "changed_at": None, "problems": []}
 
 
 @pytest.fixture
@@ -229,6 +229,16 @@ def test_a_place_that_takes_no_folder_gets_one_sentence(tmp_path: pathlib.Path) 
         Ledger("qwen", folder=str(tmp_path / "var")).write(record(1))
     with pytest.raises(LedgerError, match="can't be read: Not a directory"):
         deployments(str(tmp_path))
+
+
+def test_the_nodes_of_all_launches_are_told(ledger: Ledger) -> None:
+    assert ledger.read()["nodes"] == []
+    for began, names in enumerate((["spark1", "spark2"], ["spark3", "spark1"])):
+        ledger.write(record(began, ranks=[{"node": name, "rank": rank} for rank, name in enumerate(names)], answered=True), good=began == 0)
+    assert ledger.read()["nodes"] == brief(ledger.read())["nodes"] == ["spark1", "spark2", "spark3"]
+    # Of a launch that only good.json tells of, too.
+    (pathlib.Path(ledger.folder) / "launches").joinpath(f"{record(0)['launch_id']}.json").unlink()
+    assert ledger.read()["nodes"] == ["spark1", "spark2", "spark3"]
 
 
 def test_in_short(ledger: Ledger) -> None:

@@ -237,7 +237,10 @@ def test_a_node_without_a_gpu_gives_the_engine_what_the_variable_says() -> None:
     )
     assert found["knob"]["option"] == "kv-cache-memory-bytes" and found["knob"]["given"]
     assert (found["tokens_that_fit"], found["concurrency_that_fits"], found["fits"]) == (2097152, 4096, True)
-    assert need(found, "CUDA context") == need(found, "graphs") == 0
+    assert need(found, "CUDA context") == need(found, "graphs") == 0 and found["notes"] == []
+    both = {"max-model-len": 512, "enforce-eager": True, "kv-cache-memory-bytes": "4G"}
+    again = plan_memory({"config": config, "weight_bytes": 2200000}, "vllm", both, [("spark1", facts)] * 2, 2, environment={"VLLM_CPU_KVCACHE_SPACE": "1"})
+    assert again["knob"]["value"] == GIB and "heeds VLLM_CPU_KVCACHE_SPACE and not kv-cache-memory-bytes beside it" in again["notes"][0]
 
 
 def test_nothing_measured_is_assumed_to_fit() -> None:

@@ -83,6 +83,26 @@ def test_the_recipe_s_own_setting(memory: t.Any, arguments: dict[str, t.Any], en
     assert subject.knob(arguments, environment, memory) == told
 
 
+CPU = {"VLLM_CPU_KVCACHE_SPACE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "unheeded"),
+    [
+        # vLLM 0.32.0 for CPUs takes the variable's word over the option's.
+        ({"kv-cache-memory-bytes": "10G"}, ("kv-cache-memory-bytes", 2 * 1024**3), True),
+        ({"kv_cache_memory_bytes": "1G", "gpu-memory-utilization": 0.5}, ("kv-cache-memory-bytes", 2 * 1024**3), True),
+        ({"gpu-memory-utilization": 0.5}, ("kv-cache-memory-bytes", 2 * 1024**3), False),
+        ({}, ("kv-cache-memory-bytes", 2 * 1024**3), False),
+    ],
+)
+def test_a_variable_counts_before_the_option_that_it_sets(arguments: dict[str, t.Any], told: t.Any, unheeded: bool) -> None:
+    assert subject.knob(arguments, CPU, _vllm_memory.MEMORY) == told
+    sentence = "the engine's build for CPUs heeds VLLM_CPU_KVCACHE_SPACE and not kv-cache-memory-bytes beside it, one for GPUs the other way round"
+    assert subject.unheeded(arguments, CPU, _vllm_memory.MEMORY) == [f"{sentence}: leave one of them out"] * unheeded
+    assert not subject.unheeded(arguments, {}, _vllm_memory.MEMORY)
+
+
 def test_what_is_not_reckoned_with_is_told() -> None:
     """One replica is what the plan is made for; a switch that is off costs nothing."""
     told = subject.unreckoned({"enable_dp_attention": True, "dp-size": 2, "data-parallel-size": 1, "enable-lora": False, "context-length": 8})

@@ -20,7 +20,7 @@ from report_samples import BESIDE, GIB, PLAN, RECORD, VERDICT, case, verdict_of
 
 from ansible_collections.sparkstack.inference.plugins.filter.launch_report import launch_report
 from ansible_collections.sparkstack.inference.plugins.filter.launch_report_html import FilterModule
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _history, _html_memory, _html_page, _html_time, _report_data
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _history, _html_memory, _html_page, _html_time, _report, _report_data
 
 launch_report_html = FilterModule().filters()["launch_report_html"]
 
@@ -92,11 +92,11 @@ def test_a_failure_is_seen_at_a_glance() -> None:
     found = checked(launch_report_html(case("vllm-cpu/kv-cache-too-big")))
     assert found.text.index("FAILED") < found.text.index("Culprit spark2 (rank 1)") < found.text.index("Where each rank stood") < found.text.index("Evidence")
     assert "Cause oom: the rank ran out of memory" in found.text
-    assert "kv_cache: ended with exit code 1" in found.text and "load_weights: runs, quiet for 100 s" in found.text
+    assert "kv_cache: ended with exit code 1" in found.text and "load_weights: runs, quiet for 100 s, but its log and container tell oom" in found.text
     labels = [attributes.get("aria-label") for name, attributes in found.elements if name == "svg"]
     assert "It came to phase 5 of 9, kv_cache." in labels and "It came to phase 4 of 9, load_weights." in labels
     # By signs and words, not by colours alone.
-    assert "✕ spark1 rank 0" in found.text and "▸ spark2 rank 1 culprit" in found.text
+    assert "✕ spark1 rank 0" in found.text and "! spark2 rank 1 culprit" in found.text and "▸ spark2" not in found.text
     assert "for 6.0 s, then it ended" in found.text and "for 104 s so far" in found.text
 
 
@@ -275,3 +275,22 @@ def test_a_curve_keeps_its_lowest_points() -> None:
     kept = _report_data.thin(curve, 50)
     assert len(kept) <= 52 and [777.0, 1.0] in kept and kept[0] == [0.0, 1000.0] and kept[-1] == [999.0, 1.0]
     assert _report_data.thin([[1.0, 2], "x", [3.0]], 50) == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("node", "sign"),
+    [
+        ({"state": "running", "cause": "oom"}, ("!", "bad")),
+        ({"state": "paused", "cause": "oom"}, ("‖", "wait")),
+        ({"state": "running", "cause": "unknown"}, ("▸", "wait")),
+        ({"state": "running", "cause": None}, ("▸", "wait")),
+        ({"state": "exited", "cause": "oom"}, ("✕", "bad")),
+        ({"state": "ready", "cause": None}, ("✓", "good")),
+    ],
+)
+def test_a_rank_that_runs_with_a_failure_is_not_marked_as_one_that_runs(node: dict[str, t.Any], sign: tuple[str, str]) -> None:
+    assert _html_time.place(node) == sign
+    assert ("but its log and container tell oom" in _report.rank(node)) is (sign[0] == "!")
+    phases = [{"phase": "load_weights", "time": 100.0, "seconds": None, "values": {}}]
+    drawn = _html_time.strip({**node, "phase": "load_weights", "timeline": phases, "rank": 0})
+    assert (f">{sign[0]}</text>" in drawn) is (sign[0] != "✓")

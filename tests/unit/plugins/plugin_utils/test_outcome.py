@@ -103,7 +103,7 @@ AWAY = {"spark2": {"problem": "unreachable, its ranks are unknown"}}
         ({"qwen": STARTS}, "", True, "starting", "qwen: starting, spark1 loads weights. "),
         ({"qwen": HANGS}, "", False, "stalled", "qwen: stalled, spark2 does not reach spark1. Check the cable."),
         ({"a": SERVES, "qwen": LOST}, "", False, "failed", "qwen: failed, rank 1 is missing. Run sparkstack.inference.diagnose for the cause"),
-        ({"a": HANGS, "qwen": LOST}, "", False, "stalled", "a: stalled, spark2 does not reach spark1. So are: qwen (failed). Check the cable."),
+        ({"a": HANGS, "qwen": LOST}, "", False, "stalled", "a: stalled, spark2 does not reach spark1. Not well either: qwen (failed). Check the cable."),
         ({"a": LOST, "qwen": SERVES}, "qwen", False, "ready", ""),
         ({"old": STOPPED}, "old", False, "stopped", "old: stopped, no node has a rank of it. Run sparkstack.inference.deploy"),
         ({"old": STOPPED}, "", False, "stopped", "No deployment runs on these nodes. Run sparkstack.inference.deploy"),
@@ -140,10 +140,17 @@ def test_replicas_behind_a_silent_router_serve_nobody(state: str, answer: t.Any,
     assert starts["failure"] == ""
 
 
+def test_a_node_that_is_away_is_named_where_all_that_is_known_is_well() -> None:
+    found = deployment_health.deployment_health({"nodes": AWAY, "deployments": {"qwen": SERVES}}, "")
+    assert (found["failure"], found["outcome"]["sparkstack_verdict"]) == ("", "ready")
+    assert found["outcome"]["sparkstack_summary"].endswith(" spark2 could not be looked at: what has all its ranks there is unknown.")
+
+
 def test_health_of_what_can_not_be_seen() -> None:
     found = deployment_health.deployment_health({"nodes": AWAY, "deployments": {}}, "")
     assert found["outcome"]["sparkstack_verdict"] == "unknown"
-    assert found["failure"] == "It is unknown what runs. spark2: unreachable, its ranks are unknown. Make the nodes reachable by ssh, then run this again."
+    again = "See that every node is switched on and that you can log in to it by ssh from this machine, then run this again."
+    assert found["failure"] == f"It is unknown what runs. spark2: unreachable, its ranks are unknown. {again}"
     named = deployment_health.deployment_health({"nodes": AWAY, "deployments": {}}, "qwen")
     assert named["failure"].startswith("It is unknown whether 'qwen' runs. ") and named["outcome"]["sparkstack_deployment"] == "qwen"
 

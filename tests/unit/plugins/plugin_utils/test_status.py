@@ -132,6 +132,31 @@ def test_the_mapping_has_the_same_keys_whatever_happened() -> None:
         assert all(rank.keys() == everything["ranks"][0].keys() for rank in other["ranks"])
 
 
+HERE = {"ledger": ledger(nodes=["spark1", "spark2"])}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "state", "summary"),
+    [
+        # Of a deployment that was always on the other two it is known.
+        ((node("spark1", info=HERE), node("spark2", info=HERE)), "stopped", "no node has a rank of it"),
+        ((node("spark1", container(0), info=HERE), node("spark2", info=HERE)), "failed", "its head answers, but rank 1 is missing"),
+        ((node("spark1", container(0), info=HERE), node("spark2", container(1), info=HERE)), "serving", "all ranks run, and the head has answered a request"),
+        # These may not tell of all: nothing was recorded, another launch runs, a run works on it, a file is damaged, the nodes had other names.
+        ((node("spark1", info={"ledger": ledger(nodes=[])}), node("spark2")), "unknown", "what runs on spark3 is unknown"),
+        ((node("spark1", container(0, launch_id="L9"), info=HERE), node("spark2")), "unknown", "its head answers, but what runs on spark3 is unknown"),
+        ((node("spark1", info={"ledger": ledger(nodes=["spark1"], lock=LOCK)}), node("spark2")), "unknown", "what runs on spark3 is unknown"),
+        ((node("spark1", info={"ledger": ledger(nodes=["spark1"], problems=["x"])}), node("spark2")), "unknown", "what runs on spark3 is unknown"),
+        ((node("spark1", info={"ledger": ledger(nodes=["a", "b"])}), node("spark2")), "unknown", "what runs on spark3 is unknown"),
+        # It was there once.
+        ((node("spark1", info={"ledger": ledger(nodes=["spark1", "spark3"])}), node("spark2")), "unknown", "what runs on spark3 is unknown"),
+    ],
+)
+def test_a_node_that_is_away_is_no_question_for_what_was_never_on_it(nodes: tuple[dict[str, t.Any], ...], state: str, summary: str) -> None:
+    found = pair(*nodes, {"name": "spark3"})
+    assert (found["state"], found["summary"]) == (state, summary)
+
+
 SILENT = [{"item": container(0), "answered": False, "seconds": 60.0, "problem": "it gave no completion within 60 s."}]
 VERDICT = {
     "verdict": "stalled", "phase": "load_weights", "cause": "nccl_hang", "culprit": "spark2", "summary": "spark2 stands still.", "remedy": "Look at the cable.",
