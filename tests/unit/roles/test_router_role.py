@@ -35,7 +35,7 @@ class Router:
         self.folder = folder
         here = folder / "ansible_collections" / "sparkstack" / "inference"
         (here / "plugins" / "action").mkdir(parents=True)
-        for name in ("playbooks", "plugins/filter", "plugins/module_utils", "plugins/plugin_utils"):
+        for name in ("playbooks", "plugins/filter", "plugins/lookup", "plugins/module_utils", "plugins/plugin_utils"):
             (here / name).symlink_to(ROOT / name)
         (here / "roles" / "image_sync" / "tasks").mkdir(parents=True)
         (here / "roles" / "image_sync" / "tasks" / "main.yml").write_text("- sparkstack.inference.other:\n    image: '{{ image_sync_image }}'\n")
