@@ -184,7 +184,7 @@ def test_a_limit_that_cuts_a_rank_is_refused(untouched: None) -> None:
     [
         ({"engine": "tgi"}, "The engine 'tgi' is not known: choose sglang or vllm."),
         ({"tensor_parallel_size": 3}, "tensor_parallel_size is 3, but there are 2 nodes with 1 GPU each: possible are tensor_parallel_size 2"),
-        ({"tensor_parallel_size": 4}, "tensor_parallel_size is 4, but there are 2 nodes with 1 GPU each: possible are tensor_parallel_size 2"),
+        ({"tensor_parallel_size": 4}, "tensor_parallel_size is 4, but there are 2 nodes with 1 GPU each: possible for this model are tensor_parallel_size 2"),
         ({"modell": {}}, "has no key 'modell': do you mean 'model'?"),
         (
             {"engines__vllm__arguments__max_DASH_num_DASH_seqz": 8},

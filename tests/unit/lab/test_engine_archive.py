@@ -194,7 +194,7 @@ def test_what_is_made_on_demand_is_made_where_it_is_named(tmp_path: pathlib.Path
         (out / "image.tar").write_text("made")
 
     monkeypatch.setattr(products, "products", lambda: [products.Product(name, "k1", "image.tar", make) for name in ("vllm-cpu", "vllm-ray")])
-    assert set(products.ON_DEMAND) == {"vllm-ray"}
+    assert set(products.ON_DEMAND) == {"vllm-ray", "nginx", "routers"}
     assert list(products.build()) == ["vllm-cpu"]
     assert [path.name for path in (tmp_path / "engine").glob("vllm-*")] == ["vllm-cpu-k1"]
     # It stands on the first image, which is made for it and not asked for.

@@ -46,7 +46,7 @@ def products() -> list[Product]:
     makers = [HERE / "sparkengine" / f"{name}.py" for name in ("archive", "rootfs", "vllm")]
     pins = [HERE / "requirements.txt", HERE / "requirements-vllm.txt"]
     vllm = store.key_of([*makers, *pins, *store.files_below(HERE / "image")], words)
-    router = store.key_of([HERE / "sparkengine" / "routers.py", routers.PINS], [vllm])
+    router = {name: store.key_of([HERE / "sparkengine" / "routers.py", routers.PINS], [vllm, name]) for name in (routers.NGINX, routers.ROUTERS)}
     own = HERE / "sparkengine" / "rehearsal.py"
     package = [*store.files_below(rehearsal.SOURCE), *rehearsal.RECORDED, own, pathlib.Path(__file__)]
     over_ray = [HERE / "sparkengine" / "ray.py", ray.REQUIREMENTS, *store.files_below(HERE / "image_ray")]
@@ -56,8 +56,8 @@ def products() -> list[Product]:
         Product(MODEL, store.key_of([HERE / "make_model.py"], [vllm]), MODEL, make_model),
         Product(SGLANG_MODEL, store.key_of([own], []), SGLANG_MODEL, make_sglang_model),
         Product(VLLM_RAY, store.key_of(over_ray, [vllm]), "image.tar", make_ray),
-        Product(routers.NGINX, router, "image.tar", lambda work, out: routers.make_nginx(_base_layer(work), work, out / "image.tar")),
-        Product(routers.ROUTERS, router, "image.tar", lambda work, out: routers.make_routers(_base_layer(work), work, out / "image.tar")),
+        Product(routers.NGINX, router[routers.NGINX], "image.tar", lambda work, out: routers.make_nginx(_base_layer(work), work, out / "image.tar")),
+        Product(routers.ROUTERS, router[routers.ROUTERS], "image.tar", lambda work, out: routers.make_routers(_base_layer(work), work, out / "image.tar")),
     ]
 
 
