@@ -19,18 +19,21 @@ pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
 # In this order: what one leaves serving is the next one's beginning. The last one starts the engine once more.
 CHOSEN = ("recipe changed in harmless fields", "container removed, two runs at once")
+PLAYED = [pytest.param(CHOSEN[0], marks=pytest.mark.long), CHOSEN[1]]
 
 
 @pytest.fixture(scope="module", name="scene")
 def _scene() -> t.Iterator[Scene]:
     run.prepare([])
     scene = Scene()
+    # `make faults` plays all of them with the real engine.
+    scene.extra = {"tp_launch_engine": "sglang"}
     yield scene
     scene.leave()
     play.empty(*NODES)
 
 
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", PLAYED)
 def test_a_fault_is_mended_by_one_run(scene: Scene, name: str) -> None:
     fault = next(fault for fault in mending.FAULTS if fault.name == name)
     outcome = converge.row(fault, scene)

@@ -244,6 +244,7 @@ def test_a_node_whose_docker_is_stopped_is_refused(untouched: None) -> None:
     assert "sudo systemctl start docker" in run.text
 
 
+@pytest.mark.long
 def test_a_killed_worker_restarts_both_ranks_and_a_killed_run_is_taken_up_again() -> None:
     before = play.ranks()
     play.node("spark2", f"docker kill --signal KILL {play.RANKS['spark2']}")
@@ -280,7 +281,7 @@ def test_the_key_of_the_api_shows_up_nowhere() -> None:
     secret = "sk-lab-7f3a9c51"
     begin = play.node("spark1", "date +%s").strip()
     token = "hf_lab_0815_token"
-    extra = {"tp_launch_api_key": secret, "tp_launch_listen_address": "127.0.0.1", "tp_launch_environment": {"HF_TOKEN": token}}
+    extra = {"tp_launch_engine": "sglang", "tp_launch_api_key": secret, "tp_launch_listen_address": "127.0.0.1", "tp_launch_environment": {"HF_TOKEN": token}}
     run = play.playbook(DEPLOY, "-vvv", "--diff", extra=extra)
     assert run.code == 0, run.output[-5000:]
     assert "answered" in run.text

@@ -165,6 +165,7 @@ def test_a_bundle_of_logs_needs_no_node(folder: pathlib.Path) -> None:
     without(files, KEY)
 
 
+@pytest.mark.long
 def test_a_relaunch_asks_nccl_and_tells_how_it_ends(folder: pathlib.Path) -> None:
     for name in play.RANKS:
         play.empty(name)

@@ -59,6 +59,7 @@ def test_the_way_to_real_sparks_leads_to_an_answer(clone: Clone) -> None:
     assert "answered" in output
 
 
+@pytest.mark.long
 def test_the_table_of_commands(clone: Clone) -> None:
     for words in TABLE:
         command = words[0]

@@ -21,7 +21,7 @@ REPORT = "sparkstack.inference.report"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def fresh_nodes() -> None:
+def fresh_nodes(rehearsed: None) -> None:
     """Nodes without a deployment or records of one."""
     play.lab("up")
     play.install_engine()
@@ -85,7 +85,8 @@ def test_a_launch_that_fails_shows_where_each_rank_stood(folder: pathlib.Path) -
     recipe["engines"]["vllm"]["environment"]["VLLM_CPU_KVCACHE_SPACE"] = "100"
     path = folder / "big.yml"
     path.write_text(yaml.safe_dump(recipe))
-    run = play.playbook("deploy_qwen.yml", extra={"tp_launch_recipe": str(path), "tp_launch_memory_check": "warn", **extra(folder, "failed.html")})
+    own = {"tp_launch_recipe": str(path), "tp_launch_engine": "vllm", "tp_launch_memory_check": "warn"}
+    run = play.playbook("deploy_qwen.yml", extra={**own, **extra(folder, "failed.html")})
     assert run.code == 2, run.output
     page = read(folder / "failed.html")
     assert "✕ FAILED" in page and "Where each rank stood" in page and "It came to phase" in page and "Evidence" in page
