@@ -311,6 +311,7 @@ def test_stop_removes_the_ranks_and_is_safe_to_repeat() -> None:
     assert "No node has a rank of 'tiny-qwen'" in misspelt.text
 
 
+@pytest.mark.long
 def test_the_installed_collection_is_played_by_name() -> None:
     begin = time.monotonic()
     run = play.playbook("sparkstack.inference.deploy_qwen", "--check", extra={"tp_launch_recipe": str(RECIPE)})

@@ -45,6 +45,7 @@ def test_the_readme_has_the_commands_that_are_played_here() -> None:
     assert len(BLOCKS) == 4 and len(TABLE) >= 5
 
 
+@pytest.mark.long
 def test_make_demo_ends_with_an_answer() -> None:
     # In the checkout itself, whose environment and image are there; a clean machine takes the same way from its start.
     done = subprocess.run(["make", "demo"], cwd=play.ROOT, capture_output=True, text=True, timeout=1800, check=False)

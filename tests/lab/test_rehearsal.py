@@ -171,6 +171,7 @@ def test_nccl_lines_are_late_in_a_pipe_and_at_once_in_a_file(pair: tuple[Rank, R
 # On the lab.
 
 
+@pytest.mark.long
 def test_it_is_deployed_watched_and_proved_on_the_lab() -> None:
     play.lab("up")
     play.install_engine()
