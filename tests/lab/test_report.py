@@ -57,7 +57,7 @@ def test_a_launch_that_serves(folder: pathlib.Path) -> None:
     run = play.playbook("deploy_qwen.yml", extra=extra(folder, "good.html"))
     assert run.code == 0, run.output
     page = read(folder / "good.html")
-    assert "✓ READY" in page and "served after" in page and "told by the watch" in page
+    assert "✓ READY" in page and "served after" in page and "GiB available at first" in page
     for word in ("spark1", "spark2", "load_weights", "kv_cache", "Preflight", "What was brought"):
         assert word in page
 
@@ -71,11 +71,11 @@ def test_a_second_run_has_nothing_to_tell_but_that_it_serves(folder: pathlib.Pat
 def test_it_is_told_again_out_of_the_record(folder: pathlib.Path) -> None:
     run = play.playbook(REPORT, extra={"deployment": play.DEPLOYMENT, **extra(folder, "later.html")})
     assert run.code == 0 and "READY: All 2 ranks serve." in run.text, run.output
-    assert "told by the watch" in read(folder / "later.html")
+    assert "GiB available at first" in read(folder / "later.html")
     # Where the controller has kept nothing, a node has.
     run = play.playbook(REPORT, extra={"deployment": play.DEPLOYMENT, **extra(folder, "node.html"), "tp_launch_history_dir": ""})
     assert run.code == 0 and "READY: All 2 ranks serve." in run.text, run.output
-    assert "told by the watch" in read(folder / "node.html")
+    assert "GiB available at first" in read(folder / "node.html")
 
 
 @pytest.mark.long
