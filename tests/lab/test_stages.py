@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A deploy in stages, the health check and the monitoring hand-off on the lab's nodes. The tests build on each other."""
+"""A deploy in stages, the health check and the monitoring hand-off on the lab's nodes with the real engine. The tests build on each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STAGES = ("prepare", "stage", "launch", "prove")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nodes(rehearsed: None) -> None:
+def nodes() -> None:
     """The lab's nodes, on which nothing of the deployment runs."""
     play.lab("up")
     play.install_engine()
