@@ -156,6 +156,11 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record], pool: t.Seque
         # A rank that was killed in silence comes before another's unknown error, unless its clock says otherwise.
         earlier = [s for s in pool if s.worth == WORTH["unknown"] and best.time - _NOTICED > s.time > float("-inf")]
         best = min(earlier, key=lambda s: s.time) if earlier else best
+    mutual = [s for s in pool if s.candidate["kind"] == "peer" and s.candidate["cause"] == best.candidate["cause"] == "rendezvous_timeout"]
+    if best in mutual and len({s.record["rank"] for s in mutual}) == len(ranks):
+        # Each has waited for another until its patience was over: when tells who was started first, and not whose fault it is. Who has dialed the
+        # head in vain knows more than the head, which has only waited to be called.
+        best = max(mutual, key=lambda s: s.record["rank"])
     candidate, kind = best.candidate, best.candidate["kind"]
     if kind == "stopped":
         who = name(best.record)
