@@ -38,6 +38,7 @@ RECIPE = {
     "image": "recipe:1",
     "port": 1,
     "rendezvous_port": 2,
+    "ports": [[1, 2], []],
     "ready_timeout": 9,
 }
 STUBS = {
