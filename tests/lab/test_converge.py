@@ -19,7 +19,6 @@ pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
 # In this order: what one leaves serving is the next one's beginning. The last one starts the engine once more.
 CHOSEN = ("recipe changed in harmless fields", "container removed, two runs at once")
-PLAYED = [pytest.param(CHOSEN[0], marks=pytest.mark.long), CHOSEN[1]]
 
 
 @pytest.fixture(scope="module", name="scene")
@@ -33,7 +32,8 @@ def _scene() -> t.Iterator[Scene]:
     play.empty(*NODES)
 
 
-@pytest.mark.parametrize("name", PLAYED)
+@pytest.mark.long
+@pytest.mark.parametrize("name", CHOSEN)
 def test_a_fault_is_mended_by_one_run(scene: Scene, name: str) -> None:
     fault = next(fault for fault in mending.FAULTS if fault.name == name)
     outcome = converge.row(fault, scene)

@@ -179,6 +179,7 @@ def test_requests_go_on_when_a_replica_is_killed_and_it_gets_some_again() -> Non
     assert set(lose_one_and_have_it_back()) == {200}
 
 
+@pytest.mark.long
 def test_another_list_of_replicas_cuts_no_answer() -> None:
     first = container()["id"]
     result: list[tuple[int, bytes, list[float]]] = []
