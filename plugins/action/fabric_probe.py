@@ -100,7 +100,8 @@ class ActionModule(ActionBase):
         begun = time.monotonic()
         word = self._listen()
         words = {**self._absent(), **self._meet("listening", self.args["join_timeout"])}
-        rows = {host: plan.rows(host, self.hosts, self.peers, words) for host in self.members}
+        alone = plan.lonely(self.hosts, self.peers, words)
+        rows = {host: plan.rows(host, self.hosts, self.peers, words, alone) for host in self.members}
         number = self.hosts.index(self.host)
         targets = plan.targets(rows[self.host], words, self.host)
         lifetime = _PROBING + _NEXT

@@ -30,7 +30,11 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "rank": {"type": "int"},
     "ranks": {"type": "int"},
     "tensor_parallel_size": {"type": "int"},
+    "pipeline_parallel_size": {"type": "int", "default": 1},
+    "expert_parallel": {"type": "bool", "default": False},
+    "executor": {"type": "str"},
     "address": {"type": "str"},
+    "addresses": {"type": "list", "elements": "str", "default": []},
     "head_address": {"type": "str"},
     "rendezvous_port": {"type": "int"},
     "port": {"type": "int"},
@@ -60,6 +64,11 @@ def request_of(args: dict[str, t.Any]) -> _container.Request:
     if not address:
         raise ValueError(f"rank {rank} needs its own address on the fabric: set address.")
     engine = _engines.get(args["engine"])
+    executor = args["executor"] or engine.launch.executors[0]
+    if executor not in engine.launch.executors:
+        raise ValueError(f"{engine.title} has no executor '{executor}': take {' or '.join(engine.launch.executors)}.")
+    if executor in engine.launch.joined_by and len(args["addresses"]) != ranks:
+        raise ValueError(f"executor {executor} needs the addresses of all {ranks} ranks: set addresses.")
     return _container.Request(
         deployment=args["deployment"],
         engine=engine,
@@ -69,7 +78,11 @@ def request_of(args: dict[str, t.Any]) -> _container.Request:
             served_name=args["served_name"] or os.path.basename(args["model"].rstrip("/")),
             rank=rank,
             ranks=ranks,
-            tensor_parallel_size=args["tensor_parallel_size"] or ranks,
+            tensor_parallel_size=args["tensor_parallel_size"] or ranks // max(args["pipeline_parallel_size"], 1),
+            pipeline_parallel_size=args["pipeline_parallel_size"],
+            expert_parallel=args["expert_parallel"],
+            executor=executor,
+            addresses=tuple(args["addresses"]),
             address=address,
             head_address=args["head_address"],
             rendezvous_port=args["rendezvous_port"] or engine.launch.rendezvous_port,

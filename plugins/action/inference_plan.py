@@ -14,7 +14,18 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _command_line, _container, _plan_environment, _plan_memory, _planner, _recipe, _screen
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import (
+    _command_line,
+    _container,
+    _joining,
+    _placement,
+    _plan_environment,
+    _plan_memory,
+    _planner,
+    _recipe,
+    _screen,
+    _shape,
+)
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import forks
 
 _COLLECTION = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -39,6 +50,20 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     },
     "head": {"type": "list", "elements": "str", "required": True},
     "workers": {"type": "list", "elements": "str", "required": True},
+    "use": {"type": "list", "elements": "str", "default": []},
+    "seen": {
+        "type": "list",
+        "elements": "dict",
+        "options": {
+            "name": {"type": "str", "required": True},
+            "memory": {"type": "dict"},
+            "containers": {"type": "list", "elements": "dict"},
+        },
+    },
+    "placed": {"type": "list", "elements": "str"},
+    "replica": {"type": "int"},
+    "source": {"type": "str"},
+    "source_image": {"type": "dict"},
     "nodes": {
         "type": "list",
         "elements": "dict",
@@ -89,7 +114,11 @@ def launch_options(request: _container.Request, launch_id: str, secret: t.Collec
         "rank": rank.rank,
         "ranks": rank.ranks,
         "tensor_parallel_size": rank.tensor_parallel_size,
+        "pipeline_parallel_size": rank.pipeline_parallel_size,
+        "expert_parallel": rank.expert_parallel,
+        "executor": rank.executor,
         "address": rank.address,
+        "addresses": list(rank.addresses),
         "head_address": rank.head_address,
         "rendezvous_port": rank.rendezvous_port,
         "port": rank.port,
@@ -132,14 +161,11 @@ class ActionModule(ActionBase):
             kept = {key: value for key, value in (args["overrides"].get("environment") or {}).items() if is_secret(key)}
             args["overrides"] = {"environment": kept}
         try:
-            hosts = _planner.ranks(args["head"], args["workers"], task_vars.get("ansible_play_hosts_all", []))
             recipe = self._read(args, task_vars)
+            hosts = _placement.ranks(args["head"], args["workers"], task_vars.get("ansible_play_hosts_all", []), args["use"] or recipe.nodes)
+            plan, recipe = self._placed(recipe, hosts, args)
         except (ValueError, _recipe.RecipeError) as error:
             raise AnsibleActionFail(str(error)) from error
-        problem = _planner.topology_problem(recipe, len(hosts))
-        if problem and recipe.tensor_parallel_size % len(hosts):
-            raise AnsibleActionFail(problem)
-        plan = self._static(recipe, hosts)
         if args["nodes"] is not None:
             plan.update(self._whole(recipe, args))
         result.update(changed=False, plan=plan)
@@ -154,6 +180,37 @@ class ActionModule(ActionBase):
         path = _recipe.find(args["recipe"], [*folders, RECIPES])
         return _recipe.parse(_recipe.load(path), args["overrides"], f"The recipe {os.path.basename(path)}")
 
+    def _placed(self, recipe: _recipe.Recipe, hosts: list[str], args: dict[str, t.Any]) -> tuple[dict[str, t.Any], _recipe.Recipe]:
+        """What needs no node, of all replicas or of the one that is asked for; and the recipe as that one is launched by.
+
+        :raises ValueError: with one sentence for a shape that can't be.
+        """
+        seen = None if args["seen"] is None else self._seen(recipe, args["seen"])
+        groups = _placement.groups(recipe, hosts, seen, args["placed"], args["replica"])
+        # Which nodes it is to be is known only when they have been looked at.
+        first = groups[0] if groups else _shape.groups(recipe, hosts)[0]
+        one = _recipe.of_replica(recipe, first.replica)
+        told = self._static(one, list(first.hosts if groups else hosts))
+        told.update(
+            name=recipe.name,
+            replica=first.replica,
+            replicas=[{"deployment": each.deployment, "replica": each.replica, "hosts": list(each.hosts)} for each in groups or []],
+            members=[host for each in groups for host in each.hosts] if groups else hosts,
+            candidates=hosts,
+            placing=groups is None,
+        )
+        return told, one
+
+    @staticmethod
+    def _seen(recipe: _recipe.Recipe, seen: list[dict[str, t.Any]]) -> dict[str, dict[str, t.Any]]:
+        return {
+            one["name"]: {
+                "available_bytes": (one["memory"] or {}).get("available_bytes"),
+                "ranks": _placement.owned(recipe.name, one["containers"] or []),
+            }
+            for one in seen
+        }
+
     @staticmethod
     def _static(recipe: _recipe.Recipe, hosts: list[str]) -> dict[str, t.Any]:
         return {
@@ -164,14 +221,18 @@ class ActionModule(ActionBase):
             "served_name": recipe.served_name,
             "port": recipe.port,
             "rendezvous_port": recipe.rendezvous_port,
+            "ports": [_joining.listening(recipe, rank) for rank in range(len(hosts))],
+            "head_first": _joining.head_first(recipe),
             "ready_timeout": recipe.ready_timeout,
+            "router": recipe.router,
             "proof": {"prompt": recipe.prompt, "max_tokens": recipe.max_tokens, "timeout": recipe.proof_timeout},
             "hosts": hosts,
             "recipe": _recipe.resolved(recipe),
         }
 
     def _whole(self, recipe: _recipe.Recipe, args: dict[str, t.Any]) -> dict[str, t.Any]:
-        count = len(args["nodes"])
+        # Of all replicas: they are watched in the same task.
+        count = len(args["nodes"]) * recipe.replicas
         if forks() < count:
             raise AnsibleActionFail(f"All {count} ranks must be watched at the same time: set forks to {count} or more (it is {forks()}).")
         nodes = [_planner.Node(**{key: value for key, value in node.items() if value}) for node in args["nodes"]]
@@ -189,6 +250,8 @@ class ActionModule(ActionBase):
             verify_arguments=args["verify_arguments"],
             memory_setting=args["memory_setting"],
             memory_check=args["memory_check"],
+            source=args["source"],
+            image=args["source_image"],
             restore=args["restore"],
             planned=args["planned"],
         )
@@ -209,7 +272,7 @@ class ActionModule(ActionBase):
             "unrecorded": plan.unrecorded,
             # Anything at all is to be done on the nodes.
             "idle": plan.action == "none" and plan.staged and not plan.unrecorded,
-            "image_content": (plan.nodes[0].info.get("image") or {}).get("identity"),
+            "image_content": plan.image.get("identity"),
             "model_digest": plan.nodes[0].model.get("digest"),
             "endpoint": plan.endpoint,
             "launch_id": plan.launch_id,

@@ -16,11 +16,12 @@ import typing as t
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_counter import canonical
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import clock
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _certificate
 from ansible_collections.sparkstack.inference.plugins.plugin_utils import _staging as plan
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _staging_result as told
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board, forks
-from ansible_collections.sparkstack.inference.plugins.plugin_utils._image_sync import amount, rate
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._staging_progress import Meter, of
 
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
@@ -48,6 +49,8 @@ _LOOK = 10.0
 """Seconds after which a node is looked at again at the latest: its agent lives half a minute without."""
 _AWAY = 20.0
 """Seconds for which a node may be out of ssh's reach while its copy goes on."""
+_AGAIN = 1.0
+"""Seconds between two tries to reach it: where ssh is refused at once, nothing else would slow them down."""
 _FINAL = ("done", "failed")
 
 
@@ -80,6 +83,8 @@ class ActionModule(ActionBase):
         problem = problem or plan.address_problem(self.host, self.args["addresses"])
         if problem:
             return {"failed": True, "changed": False, "msg": problem}
+        # Who calls is known by the kernel's way to write an address.
+        self.args["addresses"] = [canonical(address) for address in self.args["addresses"]]
         self.board = Board.of_task(self._task._uuid, self.host, self.hosts)
         # A loop runs the same task for several models: each has its own words on the board.
         self.key = hashlib.sha256(f"{self.source} {self.model}".encode()).hexdigest()[:16]
@@ -101,18 +106,18 @@ class ActionModule(ActionBase):
         mine = decisions[self.host]
         if mine.kind == "refuse":
             raise _Failed(mine.text)
-        result = self._result(views, mine, waited)
+        result = told.begin(self.path, views[self.source], views[self.host], mine, waited)
         chain = plan.order(self.hosts, self.source, decisions)
         if mine.kind == "copy":
             self._say(("would " if self._task.check_mode else "") + mine.text)
         # What differs in content only is compared in check mode too, over the fabric.
         if len(chain) > 1 and self.host in chain and (self.args["checksum"] or not self._task.check_mode):
             status = self._copy(chain, views, decisions)
-            self._account(result, status)
+            told.account(result, status, self.is_source, self._task.check_mode)
         elif mine.kind == "copy":
             result["changed"] = True
         if self._task.check_mode:
-            return self._predict(result, mine)
+            return told.predict(result, mine, self.is_source)
         return self._settle(result, views, mine, len(chain) > 1)
 
     def _decide(self, views: t.Mapping[str, plan.View], host: str) -> plan.Decision:
@@ -249,7 +254,7 @@ class ActionModule(ActionBase):
 
         :param topic: where each says so. :param providers: what a receiver that waits for it needs to begin.
         """
-        meter, away, known = Meter(), 0.0, "waiting" if providers else None
+        meter, away, known, trouble = Meter(), 0.0, "waiting" if providers else None, None
         pause = min(self.args["progress"] or _LOOK, _LOOK)
         while True:
             try:
@@ -262,8 +267,12 @@ class ActionModule(ActionBase):
                 away = away or time.monotonic()
                 if time.monotonic() - away > _AWAY:
                     raise
+                time.sleep(_AGAIN)
                 continue
             providers, known = (), status["state"]
+            if status.get("trouble") and status["trouble"] != trouble:
+                trouble = status["trouble"]
+                self._say(str(trouble))
             if known == "running" and self.args["progress"]:
                 self._say(f"model {self.model}: {meter.line(status)}")
             if known in _FINAL and self.host not in self.board.read(f"{self.key}.{topic}"):
@@ -302,31 +311,6 @@ class ActionModule(ActionBase):
             self.board.write(f"{self.key}.end", word)
         return {**status, "moved": found["moved"], "touched": found["touched"], "received": found["received"], "seconds": time.monotonic() - begun}
 
-    def _account(self, result: dict[str, t.Any], status: t.Mapping[str, t.Any]) -> None:
-        """Put a status into the result."""
-        sent = status["sent"] if self.is_source else status["received"]
-        result.update(
-            bytes_sent=sent,
-            seconds=round(status["seconds"], 3),
-            throughput_mb_s=rate(sent, status["seconds"]),
-            cpu_seconds=status["cpu_seconds"],
-            moved=sorted(status["moved"]),
-        )
-        result["changed"] = result["changed"] or bool(status["moved"] or status["touched"])
-        if status["touched"]:
-            result["actions"].append(f"set the time of {plan.some(sorted(status['touched']))}, equal by content")
-        if self._task.check_mode and status.get("different"):
-            result["actions"].append(f"{plan.some(result['moved'])} differ by content, {amount(status['different'])}")
-
-    def _predict(self, result: dict[str, t.Any], mine: plan.Decision) -> dict[str, t.Any]:
-        """The result in check mode."""
-        if not self.is_source:
-            result["changed"] = result["changed"] or bool(mine.delete)
-            result["verified"] = not result["changed"]
-            result["deleted"] = list(mine.delete)
-        self._forget(result, mine)
-        return result
-
     def _settle(self, result: dict[str, t.Any], views: t.Mapping[str, plan.View], mine: plan.Decision, copied: bool) -> dict[str, t.Any]:
         """Tidy up, and compare what is there now with what the source had, and the source with itself."""
         if not copied and not mine.delete:
@@ -344,34 +328,10 @@ class ActionModule(ActionBase):
         result["changed"] = result["changed"] or bool(found["deleted"])
         if wrong:
             raise _Failed(f"{plan.some(wrong)} in {self.path} on {self.host} changed right after it was copied: run this again when nothing writes there.")
-        self._forget(result, mine)
+        told.forget(result, mine)
         if result["moved"]:
-            speed = f" in {result['seconds']:.1f} s ({amount(result['throughput_mb_s'] * 1e6)}/s)" if result["bytes_sent"] else ""
-            self._say(f"model {self.model}: {plan.count(len(result['moved']))}, {amount(result['bytes_sent'])}{speed}, verified")
+            self._say(f"model {self.model}: {told.came(result)}")
         return result
-
-    @staticmethod
-    def _forget(result: dict[str, t.Any], mine: plan.Decision) -> None:
-        """What only had to be compared, and was equal, is no deed."""
-        if not result["changed"] and mine.text in result["actions"]:
-            result["actions"].remove(mine.text)
-
-    def _result(self, views: t.Mapping[str, plan.View], mine: plan.Decision, waited: str | None) -> dict[str, t.Any]:
-        wanted = views[self.source]
-        return {
-            "changed": False,
-            "actions": [*([waited] if waited else []), *([mine.text] if mine.text else [])],
-            "bytes_total": sum(entry[0] for entry in wanted["files"].values()),
-            "bytes_sent": 0,
-            "seconds": 0.0,
-            "throughput_mb_s": 0.0,
-            "cpu_seconds": None,
-            "verified": True,
-            "moved": [],
-            "extra": list(mine.extra),
-            "deleted": [],
-            "diff": plan.difference(self.path, wanted, views[self.host], mine),
-        }
 
     def _node(self, **arguments: t.Any) -> dict[str, t.Any]:
         """Run this node's half. :raises _Failed: with its sentence."""

@@ -18,8 +18,9 @@ options:
   _input:
     description:
       - One mapping a host, with C(name), C(host) (by which clients reach it), C(info) (what M(sparkstack.inference.inference_info) returned), C(memory) (the
-        fact C(gpu_memory) with its holders), C(answers) (the results of M(sparkstack.inference.inference_proof) in a loop over the heads' containers) and
-        C(verdicts) (what M(sparkstack.inference.init_phase_wait) returned, by deployment). What there is none of is empty.
+        fact C(gpu_memory) with its holders), C(answers) (the results of M(sparkstack.inference.inference_proof) in a loop over the heads' containers),
+        C(routed) (the same over the running routers) and C(verdicts) (what M(sparkstack.inference.init_phase_wait) returned, by deployment). What there is
+        none of is empty.
     type: list
     elements: dict
     required: true

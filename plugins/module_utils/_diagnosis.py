@@ -156,6 +156,11 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record], pool: t.Seque
         # A rank that was killed in silence comes before another's unknown error, unless its clock says otherwise.
         earlier = [s for s in pool if s.worth == WORTH["unknown"] and best.time - _NOTICED > s.time > float("-inf")]
         best = min(earlier, key=lambda s: s.time) if earlier else best
+    mutual = [s for s in pool if s.candidate["kind"] == "peer" and s.candidate["cause"] == best.candidate["cause"] == "rendezvous_timeout"]
+    if best in mutual and len({s.record["rank"] for s in mutual}) == len(ranks):
+        # Each has waited for another until its patience was over: when tells who was started first, and not whose fault it is. Who has dialed the
+        # head in vain knows more than the head, which has only waited to be called.
+        best = max(mutual, key=lambda s: s.record["rank"])
     candidate, kind = best.candidate, best.candidate["kind"]
     if kind == "stopped":
         who = name(best.record)
@@ -168,7 +173,11 @@ def _failed(ranks: t.Sequence[Record], fallen: t.Sequence[Record], pool: t.Seque
         return _alike(ranks, best, alike)
     cause, culprit, lines = candidate["cause"], t.cast("t.Optional[Record]", best.record), list(candidate["lines"])
     if kind == "death" and "rank" in candidate["values"]:
-        culprit = next((r for r in ranks if r["rank"] == candidate["values"]["rank"]), culprit)
+        number = candidate["values"]["rank"]
+        # Ray places the ranks beyond the head's as it likes, and the log tells where: "(RayWorkerProc pid=94, ip=192.168.200.12) .. rank=1 ..".
+        place = (reading(best.record).get("claims") or {}).get(f"node of rank {number}")
+        placed = next((r for r in ranks if place and place in own_addresses(r)), None)
+        culprit = placed or next((r for r in ranks if r["rank"] == number), culprit)
     elif candidate.get("address"):
         # Ray: a remote worker's lines stand in the head's log, "(RayWorkerProc pid=17722, ip=192.168.200.12) ..".
         elsewhere = next((r for r in ranks if candidate["address"] in own_addresses(r)), None)

@@ -235,7 +235,7 @@ def free(path: str) -> int:
 def finish(places: Places, record: t.Mapping[str, t.Any]) -> None:
     """Give the whole tree the final name, in one step, and take away what is not needed any more.
 
-    Where there is a folder of that name already, both change names (renameat2(2), since Linux 3.15).
+    Where there is a folder of that name already, both change names (renameat2(2), since Linux 3.15). :func:`left` knows where the power failed after that.
     """
     write(os.path.join(places.tree, RECORD), json.dumps(record, indent=1, sort_keys=True) + "\n", 0o644)
     for folder, _folders, _names in os.walk(places.tree):
@@ -248,6 +248,24 @@ def finish(places: Places, record: t.Mapping[str, t.Any]) -> None:
         os.rename(places.final, old)
         os.rename(places.tree, places.final)
     _on_disk(os.path.dirname(places.final))
+    clear(places)
+
+
+def left(places: Places, record: t.Mapping[str, t.Any]) -> bool:
+    """What a finished download needed is still there, with the old model: it was cut short right after the new one had its name.
+
+    :param record: that of the final folder. What was begun of another commit is no remainder, and is gone on with.
+    """
+    began = known(places.began)
+    return bool(began and record) and all(began[name] == record[name] for name in ("repo", "commit", "include", "exclude"))
+
+
+def clear(places: Places) -> None:
+    """Take away all that a download needed, the record of it last: by it a remainder is known."""
+    # As long as the lock is there, nobody else begins.
+    for name in sorted(set(os.listdir(places.control)) - {os.path.basename(places.began)}, key="lock".__eq__):
+        path = os.path.join(places.control, name)
+        shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
     shutil.rmtree(places.control)
 
 

@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import shutil
 import time
 import typing as t
 
@@ -77,6 +77,8 @@ class Download:
         # Nothing is written, and no hub is asked, where all is as it was.
         plan = self._own(record)
         if plan is not None and not plan.missing:
+            if not self.module.check_mode and files.left(self.places, record):
+                self._clear(record)
             return self._result(plan, record)
         if self.module.check_mode:
             plan = plan or self._plan(record)
@@ -96,12 +98,22 @@ class Download:
                 os.rmdir(self.places.control)
             self.lock.free()
 
+    def _clear(self, record: Data) -> None:
+        """Take away what a power cut has left of a finished download, unless another run is at it."""
+        with contextlib.suppress(TimeoutError):
+            self.lock.take(0)
+            try:
+                if files.left(self.places, record):
+                    files.clear(self.places)
+            finally:
+                self.lock.free()
+
     def _locked(self) -> Data:
         # Another run may have done it all while this one waited.
         record = files.known(self.places.record)
         plan = self._own(record) or self._plan(record)
         if plan.settled and not plan.missing:
-            shutil.rmtree(self.places.control)
+            files.clear(self.places)
             return self._result(plan, record)
         self._room(plan)
         files.tidy(self.places, plan.files)

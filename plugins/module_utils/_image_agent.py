@@ -11,6 +11,7 @@ Unlike a model's copy it goes on without a controller: half an image is of no us
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import typing as t
@@ -102,7 +103,8 @@ def sentence(error: Exception) -> str:
 
 def home(docker_host: str, image: str) -> str:
     """Where this node's own modules find the agent of an image."""
-    return _leased.home("image-sync", "{} {}:{}".format(docker_host.replace("unix://", ""), *with_tag(image)))
+    # Of each user its own: what root has left to be looked at for half a minute would be in another user's way, who can't end it.
+    return _leased.home("image-sync", "{} {} {}:{}".format(os.geteuid(), docker_host.replace("unix://", ""), *with_tag(image)))
 
 
 def start(agent: ImageAgent) -> None:

@@ -26,10 +26,12 @@ class Parser:
 
     def __init__(self, engine: Engine, described: t.Mapping[str, t.Any]) -> None:
         """
-        :param described: C({"version": str, "options": [{"flags", "nargs", "type", "choices"}]}), as the image printed it.
+        :param described: C({"version": str, "options": [{"flags", "nargs", "type", "choices"}], "packages": [str]}), as the image printed it.
         """
         self.engine = engine
         self.version = str(described["version"])
+        self.packages = None if described.get("packages") is None else frozenset(described["packages"])
+        """The packages there of those that were asked for; None where nobody asked."""
         self.options: t.Dict[str, Option] = {}
         for option in described["options"]:
             for flag in option["flags"]:

@@ -38,14 +38,15 @@ def containers(api: DockerAPI, deployment: t.Optional[str]) -> t.List[t.Dict[str
 
 
 def foreign(api: DockerAPI, name: str, deployment: t.Optional[str]) -> t.Optional[str]:
-    """The image of a container that has a rank's name and is none of the deployment's, or None.
+    """The image of a container that has a rank's or a router's name and is none of the deployment's, or None.
 
     :raises DockerError: when the daemon doesn't answer.
 
     Docker takes a name once only, and M(community.docker.docker_container) would remove who has it.
     """
     inspection = api.container(name)
-    if not inspection or (inspection["Config"].get("Labels") or {}).get(LABEL + "deployment", "") == (deployment or ""):
+    labels = ((inspection or {}).get("Config") or {}).get("Labels") or {}
+    if not inspection or (deployment or "") in (labels.get(LABEL + "deployment", ""), labels.get(LABEL + "router")):
         return None
     return str(inspection["Config"].get("Image"))
 

@@ -122,6 +122,9 @@ def least(ranks: t.Sequence[Record]) -> str:
     seen = [r for r in ranks if r.get("started", True) and not reading(r).get("elsewhere")]
     seen = [r for r in seen if reading(r)] or seen
     telling = [r for r in seen if not done(r)] or seen
+    if all(phase(r) == "ready" for r in telling):
+        # Over Ray: the head has served, and a node of Ray's, whose log has no phases, did not come so far.
+        telling = [r for r in ranks if r.get("started", True) and reading(r)]
     return min((phase(r) for r in telling), key=PHASES.index, default="container")
 
 

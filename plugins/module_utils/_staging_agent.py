@@ -22,12 +22,16 @@ import typing as t
 from ansible_collections.sparkstack.inference.plugins.module_utils import _detached, _leased
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_wire as wire
 from ansible_collections.sparkstack.inference.plugins.module_utils._leased import LEASE, Leased, Message
-from ansible_collections.sparkstack.inference.plugins.module_utils._staging_disk import CHUNK, Pool
-from ansible_collections.sparkstack.inference.plugins.module_utils._staging_fetch import Broken, Fetch
-from ansible_collections.sparkstack.inference.plugins.module_utils._staging_serve import Counter, Store
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_counter import Counter
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_disk import CHUNK
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_fetch import Fetch
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_line import Broken
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_serve import Store
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_state import CACHE, Memory, Wanted
 from ansible_collections.sparkstack.inference.plugins.module_utils._transfer import Limits
 
+_CLOSE = 5.0
+"""Seconds that it waits at its end for the threads that answer other nodes."""
 YOUNG = 15.0
 """Seconds for which a source that nobody has called yet may still be called: the nodes of a copy do not start in the same moment."""
 WAITING, RUNNING, SERVING, DONE, FAILED = "waiting", "running", "serving", "done", "failed"
@@ -64,7 +68,7 @@ class Agent(Leased):
         files = [Wanted(entry["name"], entry["size"], entry["mtime_ns"], self.given["sum"], chunk) for entry in self.given["files"]]
         memory = Memory(self.given["path"], self.given["sum"], chunk, self._cache)
         if self.given["source"]:
-            self._store = Store(self.given["path"], files, memory, Pool(max(4, self.given["streams"]), chunk))
+            self._store = Store(self.given["path"], files, memory, self.given["reread"])
             self.counter.serve(self._store)
         else:
             mine = [wanted if self.given["files"][number]["mine"] else wanted._replace(name="") for number, wanted in enumerate(files)]
@@ -81,7 +85,7 @@ class Agent(Leased):
                 reread=self.given["reread"],
                 passing_on=bool(self.given["callers"]),
             )
-            self.counter.serve(self._fetch)
+            self.counter.serve(self._fetch.shelf)
         self.stay()
         self.close()
 
@@ -91,9 +95,12 @@ class Agent(Leased):
         self.leave()
         if self._fetch is not None:
             self._fetch.stop("The copy was ended before it was done: run this again, what has arrived is not sent twice.")
-            self._fetch.close()
+        # A thread that is still at a file must not find another one under its number.
+        idle = self.counter.idle(_CLOSE)
+        if self._fetch is not None:
+            self._fetch.close(idle)
         if self._store is not None:
-            self._store.close()
+            self._store.close(idle)
 
     def _go(self, providers: t.Sequence[Message]) -> None:
         peers = [wire.Peer(entry["host"], [wire.Lane(*lane) for lane in entry["lanes"]], entry.get("pin") or "") for entry in providers]
@@ -106,7 +113,9 @@ class Agent(Leased):
         except Broken as error:
             self.turn(FAILED, str(error))
         except Exception as error:  # A mistake of ours must not look like a copy that still runs.
-            self.turn(FAILED, f"The copy to {self.given['path']} failed: {type(error).__name__}: {error}.")
+            said = f"The copy to {self.given['path']} failed: {type(error).__name__}: {error}."
+            self._fetch.stop(said)
+            self.turn(FAILED, said)
         else:
             self.turn(DONE)
 
@@ -118,6 +127,7 @@ class Agent(Leased):
         told: Message = {
             "state": self.state,
             "problem": self.problem,
+            "trouble": self.counter.trouble,
             "source": self.given["source"],
             "total": sum(sizes),
             "there": sum(sizes),
@@ -136,8 +146,10 @@ class Agent(Leased):
             arrivals = list(self._fetch.files.values())
             told["there"] = self._fetch.there
             told["received"] = self._fetch.received
-            told["moved"] = [one.wanted.name for one in arrivals if one.final and one.moved]
-            told["touched"] = [one.wanted.name for one in arrivals if one.touched]
+            if self.state in (DONE, FAILED):
+                # Of a model of ten thousands of files the names are a megabyte, and nobody asks for them every few seconds.
+                told["moved"] = [one.wanted.name for one in arrivals if one.final and one.moved]
+                told["touched"] = [one.wanted.name for one in arrivals if one.touched]
             told["different"] = sum(one.different for one in arrivals)
         return told
 
@@ -149,7 +161,10 @@ class Agent(Leased):
             first = self.state == WAITING
             self.state = RUNNING if first else self.state
         if first:
-            threading.Thread(target=self._go, args=(message["providers"],), daemon=True).start()
+            try:
+                threading.Thread(target=self._go, args=(message["providers"],), daemon=True).start()
+            except RuntimeError as error:
+                self.turn(FAILED, f"The copy to {self.given['path']} could not begin ({error}): raise the limit of processes (`ulimit -u`).")
 
     def hang_up(self) -> None:
         """Who is told that it has ended finds its ports free."""

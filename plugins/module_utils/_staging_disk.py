@@ -26,6 +26,8 @@ CHUNK = 8 << 20
 """Bytes of a chunk, what is asked for, proved and journalled at a time. A multiple of every block size."""
 STEP = 4 << 20
 """Bytes of one read or write."""
+PART = 2 << 20
+"""Bytes that who gives a chunk reads at a time: those of all connections together stay in the processor's cache until they are hashed and sent."""
 _BLOCK = 4096
 """What direct I/O wants offsets, lengths and memory to be multiples of, on every disk known today."""
 # Wait for what is being written, write, and wait for that (linux/fs.h).
@@ -47,6 +49,13 @@ class Buffer:
         for start in range(0, length, PIECE):
             made.update(self.address + start, self.view[start : min(start + PIECE, length)])
         return made.digest()
+
+
+class Room(threading.local):
+    """A buffer for each thread that reads, gone with the thread. So a caller that stands still holds nobody's but its own."""
+
+    def __init__(self) -> None:
+        self.buffer = Buffer(PART)
 
 
 class Pool:

@@ -12,7 +12,6 @@ compared with come from the source itself. What has come is given on from memory
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import errno
 import heapq
@@ -27,65 +26,20 @@ from ansible_collections.sparkstack.inference.plugins.module_utils import _stagi
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_wire as wire
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_arrival import Arrival, Step
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_disk import Buffer, Pool
-from ansible_collections.sparkstack.inference.plugins.module_utils._staging_serve import BEAT, Alive, Put, send_all
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_line import Broken, Line, Ways
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_shelf import Passing, Recent
 from ansible_collections.sparkstack.inference.plugins.module_utils._transfer import Limits
 
 _TRIES = 3
 """How often a chunk that came damaged is asked for again."""
 _RECENT = 16
 """Chunks that are kept in memory for the next node."""
-_PAUSE = 0.2
-
-T = t.TypeVar("T")
-
-
-class Broken(Exception):
-    """The copy failed; the text is a sentence."""
-
-
-class Recent:
-    """The last chunks that came, kept as long as somebody reads them or there is room."""
-
-    def __init__(self, pool: Pool, room: int) -> None:
-        self._pool, self._room = pool, room
-        self._lock = threading.Lock()
-        self._kept: collections.OrderedDict[t.Tuple[int, int], t.List[t.Any]] = collections.OrderedDict()
-
-    def put(self, key: t.Tuple[int, int], buffer: Buffer) -> None:
-        """Keep a chunk, and give back the oldest ones that nobody reads and that there is no room for."""
-        with self._lock:
-            known = key in self._kept
-            if not known:
-                self._kept[key] = [buffer, 0]
-        if known:
-            self._pool.give(buffer)
-        self._trim()
-
-    @contextlib.contextmanager
-    def reading(self, key: t.Tuple[int, int]) -> t.Iterator[t.Optional[Buffer]]:
-        """A kept chunk, which stays what it is within the block, or None."""
-        with self._lock:
-            entry = self._kept.get(key)
-            if entry is not None:
-                entry[1] += 1
-        try:
-            yield entry[0] if entry is not None else None
-        finally:
-            if entry is not None:
-                with self._lock:
-                    entry[1] -= 1
-                self._trim()
-
-    def _trim(self) -> None:
-        with self._lock:
-            idle = [key for key, entry in self._kept.items() if not entry[1]]
-            leaving = [self._kept.pop(key)[0] for key in idle[: max(0, len(self._kept) - self._room)]]
-        for buffer in leaving:
-            self._pool.give(buffer)
+_END = 5.0
+"""Seconds within which threads end that were told to: a write to a slow disk lasts."""
 
 
 class Fetch:
-    """All files of one node. It is a shelf (M(_staging_serve)) too, for the nodes behind it."""
+    """All files of one node."""
 
     def __init__(
         self,
@@ -104,21 +58,22 @@ class Fetch:
         :param files: what is wanted, in the order of the whole group, by whose numbers all nodes call them.
         :param compare: the numbers of those that are there already and may be equal. :param passing_on: other nodes ask this one.
         """
-        self._root, self._limits, self._streams, self._token, self._dry = root, limits, streams, token, dry
+        self._root, self._streams, self._dry = root, streams, dry
+        self._token, self._limits = token, limits
         self._memory = memory
         self.files = {number: Arrival(root, number, wanted, number in compare, dry, reread, memory) for number, wanted in enumerate(files) if wanted.name}
         chunk = max((wanted.chunk for wanted in files), default=4096)
         self._pool = Pool(streams + (_RECENT if passing_on else 0), chunk)
-        self._asked = Pool(max(2, streams), chunk)
         self._recent = Recent(self._pool, _RECENT) if passing_on else None
+        self.shelf = Passing(self.files, self._recent, lambda: self.problem)
+        """What the nodes behind this one are given."""
         # By file and chunk: all nodes of a chain go the same way, so that what one asks for the one before it has had already.
         self._steps = [(number, -1, arrival.OPEN) for number in self.files]
         self._changed = threading.Condition()
         self._working = 0
-        self._first = 0
-        self._last_sign = time.monotonic()
         self._damaged: t.Dict[t.Tuple[int, int], int] = {}
-        self._peers: t.Sequence[wire.Peer] = ()
+        self._ways = Ways((), token, limits)
+        self._threads: t.List[threading.Thread] = []
         self.received = 0
         """Bytes of chunks that came over the network."""
         self.problem: t.Optional[str] = None
@@ -131,8 +86,10 @@ class Fetch:
 
     def run(self, peers: t.Sequence[wire.Peer]) -> None:
         """Have it all come. :param peers: who gives, nearest first; the last one is the source. :raises Broken:"""
-        self._peers = peers
-        self._last_sign = time.monotonic()
+        with self._changed:
+            # It may have been ended before it began.
+            self._ways = Ways(peers, self._token, self._limits)
+            self._ways.problem = self.problem
         self._greet()
         if not self._dry:
             try:
@@ -140,19 +97,23 @@ class Fetch:
             except OSError as error:
                 self.stop(self._disk_sentence(error))
                 raise Broken(str(self.problem)) from error
-        threads = [threading.Thread(target=self._work, args=(number,), daemon=True) for number in range(self._streams)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
+        try:
+            for number in range(self._streams):
+                thread = threading.Thread(target=self._work, args=(number,), daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except RuntimeError as error:
+            self.stop(f"The copy to {self._root} can't have its {self._streams} threads ({error}): take fewer `streams`, or raise `ulimit -u`.")
+        for thread in self._threads:
             thread.join()
         if self.problem is not None:
             raise Broken(self.problem)
 
     def _greet(self) -> None:
         """See that the source is there, and is who it should be, before anything is touched."""
-        line = _Line(0, self._peers, self._token, self._limits)
+        line = self._ways.line(0)
         try:
-            self._insist(len(self._peers) - 1, line, lambda call: None)
+            line.ask(self._ways.last, lambda call: None)
         except wire.Refused as error:
             self.stop(str(error))
             raise Broken(str(error)) from error
@@ -166,15 +127,25 @@ class Fetch:
         """End it, with what is there kept."""
         with self._changed:
             self.problem = self.problem or why
+            ways = self._ways
             self._changed.notify_all()
+        ways.end(why)
         for one in self.files.values():
             with one.changed:
                 one.changed.notify_all()
 
-    def close(self) -> None:
-        """Let go of all files."""
-        for one in self.files.values():
-            one.close()
+    def close(self, idle: bool = True) -> None:
+        """Let go of all files. After :meth:`stop`, or its end.
+
+        :param idle: no other node reads from them. As long as a thread of any kind is at a file, it stays open, until the process ends: its number
+            could be another file's a moment later, and what is written there.
+        """
+        until = time.monotonic() + _END
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        if idle and not any(thread.is_alive() for thread in self._threads):
+            for one in self.files.values():
+                one.close()
         self._memory.save()
 
     def _clear(self) -> None:
@@ -191,7 +162,7 @@ class Fetch:
                     os.unlink(path)
 
     def _work(self, number: int) -> None:
-        line = _Line(number, self._peers, self._token, self._limits)
+        line = self._ways.line(number)
         buffer: t.Optional[Buffer] = None
         try:
             while True:
@@ -233,7 +204,7 @@ class Fetch:
             self._working -= 1
             self._changed.notify_all()
 
-    def _take(self, step: Step, buffer: Buffer, line: _Line) -> t.Tuple[t.List[Step], bool]:
+    def _take(self, step: Step, buffer: Buffer, line: Line) -> t.Tuple[t.List[Step], bool]:
         """Take one step; :returns: those that follow, and whether the buffer is kept."""
         one = self.files[step.file]
         if step.kind == arrival.OPEN:
@@ -261,16 +232,16 @@ class Fetch:
             self._recent.put((step.file, step.chunk), buffer)
         return one.arrived(step.chunk, digest), self._recent is not None
 
-    def _from_source(self, step: Step, line: _Line) -> bytes:
-        return self._insist(len(self._peers) - 1, line, lambda call: call.digest(step.file, step.chunk))
+    def _from_source(self, step: Step, line: Line) -> bytes:
+        return line.ask(self._ways.last, lambda call: call.digest(step.file, step.chunk))
 
-    def _over_network(self, step: Step, one: Arrival, buffer: Buffer, line: _Line) -> bytes:
-        last = len(self._peers) - 1
-        place = self._first
+    def _over_network(self, step: Step, one: Arrival, buffer: Buffer, line: Line) -> bytes:
+        last = self._ways.last
+        place = self._ways.first
         while True:
-            peer = self._peers[place]
+            peer = self._ways.peers[place]
             try:
-                came, told = self._insist(place, line, lambda call: call.data(step.file, step.chunk, one.length(step.chunk), buffer, one.wanted.sum))
+                came, told = line.ask(place, lambda call: call.data(step.file, step.chunk, one.length(step.chunk), buffer, one.wanted.sum))
             except (wire.NotHere, wire.Lost):
                 # Another node gives it: the one before, and in the end the source, of which this is never heard.
                 place += 1
@@ -280,9 +251,9 @@ class Fetch:
                     raise
                 place += 1
                 continue
+            self._ways.came()
             with self._changed:
                 self.received += one.length(step.chunk)
-                self._last_sign = time.monotonic()
             if came == told:
                 return told
             self._count_damage(step, one, f"came damaged from {peer.host}: check the link's errors (`ethtool -S`) and the memory of both nodes (`dmesg`)")
@@ -295,105 +266,8 @@ class Fetch:
         if count >= _TRIES:
             raise Broken(f"Chunk {step.chunk} of {one.wanted.name} {what}; {count} tries.")
 
-    def _insist(self, place: int, line: _Line, ask: t.Callable[[wire.Call], T]) -> T:
-        """Ask a node; the source again and again, as long as there was a sign of it within the time for a connection."""
-        last = len(self._peers) - 1
-        begun = time.monotonic()
-        while True:
-            try:
-                return ask(line.call(place))
-            except wire.Lost as error:
-                line.drop(place)
-                if place < last:
-                    with self._changed:
-                        self._first = max(self._first, place + 1)
-                    raise
-                if self.problem is not None:
-                    raise Broken(self.problem) from error
-                if time.monotonic() > max(begun, self._last_sign) + self._limits.connect:
-                    peer = self._peers[place].host
-                    raise Broken(f"The copy from {peer} stopped ({error}): run this again, what has arrived is not sent twice.") from error
-                time.sleep(_PAUSE)
-
     def _disk_sentence(self, error: OSError) -> str:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return f"There is no space left for the model in {self._root}: make room and run this again, what has arrived is not sent twice."
         where = f" ({error.filename})" if error.filename else ""
         return f"The model can't be written to {self._root}: {error.strerror or error}{where}."
-
-    def digest(self, file: int, chunk: int, alive: Alive) -> bytes:
-        """See M(_staging_serve), C(Shelf)."""
-        return self._wait(file, chunk, alive).proven[chunk]
-
-    def send(self, file: int, chunk: int, alive: Alive, begin: t.Callable[[int], None], put: Put) -> bytes:
-        """See M(_staging_serve), C(Shelf). What came a moment ago is still in memory."""
-        one = self._wait(file, chunk, alive)
-        size = one.length(chunk)
-        digest = one.proven[chunk]
-        if self._recent is not None:
-            with self._recent.reading((file, chunk)) as kept:
-                if kept is not None:
-                    begin(size)
-                    send_all(kept, size, put)
-                    return digest
-        buffer = self._asked.take()
-        try:
-            plain = one.reader()
-            if plain is None:
-                raise wire.NotHere("its file was closed")
-            try:
-                plain.read(buffer, chunk * one.wanted.chunk, size)
-            except OSError as error:
-                raise wire.NotHere(str(error)) from error
-            begin(size)
-            send_all(buffer, size, put)
-            return digest
-        finally:
-            self._asked.give(buffer)
-
-    def _wait(self, file: int, chunk: int, alive: Alive) -> Arrival:
-        """The file, when its chunk is there."""
-        one = self.files.get(file)
-        if one is None or not 0 <= chunk < one.count:
-            raise wire.NotHere("not one of its files")
-        while True:
-            with one.changed:
-                if chunk in one.proven:
-                    return one
-                if self.problem is not None:
-                    raise wire.NotHere(self.problem)
-                one.changed.wait(BEAT)
-                if chunk in one.proven:
-                    return one
-            alive()
-
-
-class _Line:
-    """One thread's connections, one a node."""
-
-    def __init__(self, number: int, peers: t.Sequence[wire.Peer], token: str, limits: Limits) -> None:
-        self._number, self._peers, self._token, self._limits = number, peers, token, limits
-        self._calls: t.Dict[int, wire.Call] = {}
-        self._turn = number
-
-    def call(self, place: int) -> wire.Call:
-        """The connection to a node. :raises wire.Lost: :raises wire.Refused:"""
-        if place not in self._calls:
-            peer = self._peers[place]
-            lane = peer.lanes[self._turn % len(peer.lanes)]
-            # Of several rails one may be dead: none is waited for longer than for its share of the time.
-            limits = self._limits._replace(connect=self._limits.connect / (2 * len(peer.lanes)))
-            self._calls[place] = wire.Call(peer, lane, self._token, limits)
-        return self._calls[place]
-
-    def drop(self, place: int) -> None:
-        """Hang up; the next call goes over the next rail."""
-        call = self._calls.pop(place, None)
-        if call is not None:
-            call.close()
-        self._turn += 1
-
-    def close(self) -> None:
-        """Hang up on all."""
-        for place in list(self._calls):
-            self.drop(place)

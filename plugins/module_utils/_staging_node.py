@@ -9,7 +9,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import os
+import shutil
 import socket
 import typing as t
 
@@ -20,7 +23,7 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._reach import
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_arrival import own
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_state import FOLDER
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_sum import available
-from ansible_collections.sparkstack.inference.plugins.module_utils._staging_tree import TreeError, look, problem_of, problem_there
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_tree import TreeError, behind_link, look, problem_of, problem_there
 
 Data = t.Dict[str, t.Any]
 RunCommand = t.Callable[..., t.Tuple[int, str, str]]
@@ -29,7 +32,8 @@ RunCommand = t.Callable[..., t.Tuple[int, str, str]]
 def view(path: str, source: bool, own_addresses: t.Sequence[str]) -> Data:
     """What is there, what runs, and which digests and addresses this node has. :raises TreeError: with a sentence."""
     prefixes = {entry.address: entry.prefix for entry in addresses()}
-    known = [{"address": address, "prefix": prefixes.get(address, 32)} for address in own_addresses]
+    # One that the kernel does not tell is taken for a network of its own.
+    known = [{"address": address, "prefix": prefixes.get(address, 128 if ":" in address else 32)} for address in own_addresses]
     for address in own_addresses:
         try:
             with socket.socket(_transfer.family(address), socket.SOCK_STREAM) as probe:
@@ -93,7 +97,7 @@ def settle(path: str, delete: t.Sequence[str], drop: t.Sequence[str]) -> t.List[
         problem = problem_of(name)
         if problem:
             raise TreeError(problem)
-        if not _inside(path, name):
+        if behind_link(path, name):
             continue
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(path, name))
@@ -111,19 +115,46 @@ def settle(path: str, delete: t.Sequence[str], drop: t.Sequence[str]) -> t.List[
     return deleted
 
 
-def _inside(path: str, name: str) -> bool:
-    """Whether the folder that holds a file really lies in the model's."""
-    root = os.path.realpath(path)
-    return os.path.commonpath([root, os.path.realpath(os.path.dirname(os.path.join(path, name)))]) == root
-
-
 def rsync(run: RunCommand, program: t.Optional[str], params: Data) -> Data:
-    """Fetch by rsync over ssh, as this user; the names were chosen by the controller. :raises TreeError: with rsync's last words."""
+    """Fetch by rsync over ssh, as this user; the names were chosen by the controller. :raises TreeError: with rsync's last words.
+
+    What rsync writes lies in the hidden folder until it is whole, and on the disk where this rsync can wait for that (since 3.2.4).
+    """
     if not program:
         raise TreeError("rsync is not on this node: install it, or take `transport: fabric`.")
     _check(params)
     unfinished = os.path.join(params["path"], FOLDER, "rsync")
+    temporary = os.path.join(params["path"], FOLDER, "rsync-now")
     own(unfinished)
+    with _alone(unfinished, params["path"]) as lock:
+        # An rsync that was killed leaves its files there, under names that the next one does not know.
+        shutil.rmtree(temporary, ignore_errors=True)
+        own(temporary)
+        try:
+            return _rsync(functools.partial(run, pass_fds=(lock,)), program, params, unfinished, temporary)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.rmdir(unfinished)
+
+
+@contextlib.contextmanager
+def _alone(folder: str, path: str) -> t.Iterator[int]:
+    """Hold a folder as long as this and rsync live, which outlives a module that is killed. :raises TreeError: when another one holds it."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise TreeError(f"An rsync to {path} runs on this node already: wait for its end, or end it, and run this again.") from error
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _rsync(run: RunCommand, program: str, params: Data, unfinished: str, temporary: str) -> Data:
+    _code, offered, _said = run([program, "--help"])
+    host = "[{}]".format(params["source_address"]) if ":" in params["source_address"] else params["source_address"]
     names = [entry["name"] for entry in params["files"] if entry["mine"]]
     command = [
         program,
@@ -137,13 +168,13 @@ def rsync(run: RunCommand, program: t.Optional[str], params: Data) -> Data:
         "--perms",
         "--chmod=D755,F644",
         f"--partial-dir={unfinished}",
+        f"--temp-dir={temporary}",
+        *(["--fsync"] if "--fsync" in offered else []),
         "--out-format=%i %l %n",
     ]
     command += ["--rsh=ssh -o BatchMode=yes"] + (["--checksum"] if params["reread"] else []) + list(params["rsync_options"])
-    command += ["{}:{}/".format(params["source_address"], params["source_path"].rstrip("/")), params["path"].rstrip("/") + "/"]
+    command += ["{}:{}/".format(host, params["source_path"].rstrip("/")), params["path"].rstrip("/") + "/"]
     code, out, said = run(command, data="\0".join(names) + "\0", binary_data=True)
-    with contextlib.suppress(OSError):
-        os.rmdir(unfinished)
     if code:
         last = [line for line in said.strip().splitlines() if line.strip()]
         reason = last[0] if last else "no reason"

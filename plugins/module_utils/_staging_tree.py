@@ -29,7 +29,8 @@ def look(path: str, source: bool) -> View:
 
     :param source: the folder is to be copied from, so that what can't be copied is an error.
     :returns: C(exists), C(files) (each C([size, mtime_ns, mark])), C(scope) (folder below C(path) that is copied, of a hub cache), C(free) (bytes),
-        C(held) (bytes of unfinished files by name), C(writable), C(parent) (the nearest folder that is there).
+        C(held) (bytes of unfinished files by name), C(linked) (files behind a link to a folder, of a target), C(writable), C(parent) (the nearest folder
+        that is there).
     :raises TreeError: with what is wrong.
     """
     if not os.path.isabs(path):
@@ -37,13 +38,14 @@ def look(path: str, source: bool) -> View:
     if os.path.lexists(path) and not os.path.isdir(path):
         raise TreeError(f"{path} is not a folder: give the model's folder.")
     exists = os.path.isdir(path)
-    view: View = {"exists": exists, "files": {}, "scope": "", "held": {}, **_room(path)}
+    view: View = {"exists": exists, "files": {}, "scope": "", "held": {}, "linked": [], **_room(path)}
     try:
         if source:
             view["scope"] = _scope(path, exists)
         if exists:
             view["files"] = dict(_files(path, view["scope"], source))
             view["held"] = dict(_held(path))
+            view["linked"] = [] if source else [name for name in view["files"] if behind_link(path, name)]
     except PermissionError as error:
         raise TreeError(f"{error.filename} can't be read by this user: let this task run with `become`.") from error
     if source and not view["files"]:
@@ -140,6 +142,12 @@ def _held(path: str) -> t.Iterator[t.Tuple[str, int]]:
 def held_by(view: t.Mapping[str, t.Any], name: str) -> int:
     """The bytes on disk that an unfinished file has already. :param name: the file's own. :param view: what :func:`look` returned."""
     return int(view["held"].get(os.path.basename(partial("", name)), 0))
+
+
+def behind_link(path: str, name: str) -> bool:
+    """Whether a file is there only by a link to a folder: it is another folder's, which may lie elsewhere, or be the model's under its own name."""
+    folder = os.path.dirname(name)
+    return bool(folder) and os.path.realpath(os.path.join(path, folder)) != os.path.join(os.path.realpath(path), folder)
 
 
 def problem_there(path: str, name: str) -> str:

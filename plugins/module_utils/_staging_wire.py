@@ -188,6 +188,10 @@ class Call:
             return Lost(f"{self.peer.host} gave no sign of life for {self._stall:.0f} s")
         return Lost(f"{self.peer.host} went away: {error}")
 
+    def shut(self) -> None:
+        """Have a thread that waits here notice that it is over."""
+        _transfer.shut(self._talk)
+
     def close(self) -> None:
         """Hang up."""
         self._talk.close()

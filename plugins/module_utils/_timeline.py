@@ -281,8 +281,11 @@ class Timeline:
         self._elsewhere = False
         for claim, pattern in ENGINES[name].log.claims.items():
             match = re.search(pattern, line.text)
-            if match and _logline.address(line.process) is None:  # not one of another node's that Ray brought here
+            elsewhere = _logline.address(line.process)  # one of another node's that Ray brought here
+            if match and elsewhere is None:
                 self._claims.setdefault(claim, match.group(1))
+            elif match and claim == "rank":
+                self._claims.setdefault("node of rank " + match.group(1), str(elsewhere))
         if rank_of(marker.phase) > rank_of(self._phase) and not self._bereft():
             self._enter(marker.phase, self._clock)
         if marker.values:

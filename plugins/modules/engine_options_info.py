@@ -88,6 +88,10 @@ parser:
       description: The options, each with its C(flags), C(nargs), C(type) and C(choices).
       type: list
       elements: dict
+    packages:
+      description: The Python packages that the image has, of those that only some images have and a recipe can ask for, such as C(ray).
+      type: list
+      elements: str
 problem:
   description: Why the image could not tell, in one sentence, or V(none).
   returned: always

@@ -31,6 +31,10 @@ options:
     description:
       - The name that a container of O(deployment) is to get, to be told when another container has it.
     type: str
+  router:
+    description:
+      - A deployment whose router is to get its container, to be told in RV(foreign) when another container has its name.
+    type: str
   image:
     description:
       - An image by name and tag, whose content is to be reported.
@@ -106,7 +110,7 @@ docker:
       description: Where the daemon keeps its images.
       type: str
 foreign:
-  description: The image of a container that has the name O(container) and is none of O(deployment), or V(none).
+  description: The image of a container that has the name O(container) and is none of O(deployment), or that of O(router) and is none, or V(none).
   returned: always
   type: str
 containers:
@@ -179,6 +183,52 @@ containers:
     restart_count:
       description: How often Docker started it again.
       type: int
+routers:
+  description: The routers on the node that the role P(sparkstack.inference.router#role) has started, of any deployment, running or not.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: The container's name.
+      type: str
+    id:
+      description: The container's ID.
+      type: str
+    deployment:
+      description: The deployment that it stands in front of.
+      type: str
+    image:
+      description: The image by the name it was started with.
+      type: str
+    running:
+      description: Whether it runs.
+      type: bool
+    exit_code:
+      description: The exit code of a container that has ended.
+      type: int
+    started_at:
+      description: When it was started last, by the node's clock, in ISO 8601.
+      type: str
+    kind:
+      description: Which router it is, or V(none), as all of the following, where the file that tells of it can't be read.
+      type: str
+    listen_address:
+      description: The address on which it listens.
+      type: str
+    port:
+      description: The port on which it listens.
+      type: int
+    upstreams:
+      description: What it stands in front of, address and port each.
+      type: list
+      elements: str
+    model:
+      description: The name under which the model is served, or empty where that is not known.
+      type: str
+    digest:
+      description: A hash over what it was started with.
+      type: str
 found:
   description: With O(search), the containers of any origin that look like an inference engine or have one of O(names), newest first.
   returned: always
@@ -343,7 +393,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart_files, _ranks
+from ansible_collections.sparkstack.inference.plugins.module_utils import _autostart_files, _ranks, _routers
 from ansible_collections.sparkstack.inference.plugins.module_utils._docker_api import DockerAPI, DockerError
 from ansible_collections.sparkstack.inference.plugins.module_utils._engine_search import search
 from ansible_collections.sparkstack.inference.plugins.module_utils._image_identity import ARCHITECTURES, identity
@@ -373,11 +423,19 @@ def look_at_docker(api: DockerAPI, params: t.Mapping[str, t.Any]) -> t.Dict[str,
             "storage_driver": info.get("Driver"),
         },
         "containers": ranks,
+        "routers": _routers.routers(api),
         "unused_secrets": _ranks.unused_secrets(ranks, params["deployment"]),
         "found": search(api, params["names"]) if params["search"] else [],
-        "foreign": _ranks.foreign(api, params["container"], params["deployment"]) if params["container"] else None,
+        "foreign": foreign(api, params),
         "image": image,
     }
+
+
+def foreign(api: DockerAPI, params: t.Mapping[str, t.Any]) -> t.Optional[str]:
+    """RV(foreign); raises DockerError."""
+    if params["container"]:
+        return _ranks.foreign(api, params["container"], params["deployment"])
+    return _ranks.foreign(api, _routers.name(params["router"]), params["router"]) if params["router"] else None
 
 
 def name_containers(api: DockerAPI, found: t.List[t.Dict[str, t.Any]]) -> None:
@@ -403,6 +461,7 @@ def main() -> None:
         argument_spec={
             "deployment": {"type": "str"},
             "container": {"type": "str"},
+            "router": {"type": "str"},
             "image": {"type": "str"},
             "ports": {"type": "list", "elements": "int", "default": []},
             "listen_address": {"type": "str"},
@@ -433,7 +492,7 @@ def main() -> None:
         name_containers(api, result["listeners"])
     except DockerError as error:
         result["docker"] = {"reachable": False, "error": str(error), "version": None, "storage_driver": None}
-        result.update(containers=[], unused_secrets=[], found=[], foreign=None, image=None)
+        result.update(containers=[], routers=[], unused_secrets=[], found=[], foreign=None, image=None)
     module.exit_json(changed=False, **result)
 
 

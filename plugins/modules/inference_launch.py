@@ -77,12 +77,33 @@ options:
     type: int
   tensor_parallel_size:
     description:
-      - The number of GPUs over which each layer is split. By default O(ranks).
+      - The number of GPUs over which each layer is split. By default O(ranks), divided by O(pipeline_parallel_size).
     type: int
+  pipeline_parallel_size:
+    description:
+      - The number of stages into which the layers are split, each of O(tensor_parallel_size) GPUs.
+    type: int
+    default: 1
+  expert_parallel:
+    description:
+      - Spread whole experts over the GPUs of a stage, in place of a part of each expert.
+    type: bool
+    default: false
+  executor:
+    description:
+      - Who brings the ranks' processes together. By default the engine's own way.
+      - For V(ray) the image must have Ray, and O(addresses) is needed.
+    type: str
   address:
     description:
       - This node's address on the fabric. By default O(head_address) at rank 0.
     type: str
+  addresses:
+    description:
+      - The addresses of all ranks on the fabric, in rank order, for an O(executor) that asks whether all have come.
+    type: list
+    elements: str
+    default: []
   head_address:
     description:
       - The head's address on the fabric.

@@ -74,6 +74,47 @@ options:
     type: list
     elements: str
     required: true
+  use:
+    description:
+      - Hosts out of O(head) and O(workers) that may be used. By default those of the recipe's C(nodes), and all where it names none.
+    type: list
+    elements: str
+    default: []
+  seen:
+    description:
+      - What is known of the hosts that may be used, where the recipe's shape takes fewer of them. Those on which the deployment runs are kept, and beside
+        that those with most memory available are taken. Without it RV(plan.placing) says that nodes are still to be chosen.
+    type: list
+    elements: dict
+    suboptions:
+      name:
+        description: The host's name in the inventory.
+        type: str
+        required: true
+      memory:
+        description: The fact of M(sparkstack.inference.gpu_memory_facts).
+        type: dict
+      containers:
+        description: The RV(sparkstack.inference.inference_info#module:containers) of the host.
+        type: list
+        elements: dict
+  placed:
+    description:
+      - The hosts in rank order that were chosen before; with O(replica) those of this one.
+    type: list
+    elements: str
+  replica:
+    description:
+      - The number of the replica that is planned, where the recipe has several. Its deployment is called after it, as C(NAME-r0).
+    type: int
+  source:
+    description:
+      - The host that gives the image to all replicas, if that is not the head.
+    type: str
+  source_image:
+    description:
+      - With O(source), the RV(sparkstack.inference.inference_info#module:image) there.
+    type: dict
   nodes:
     description:
       - What is known of the nodes, in rank order, head first.
@@ -227,6 +268,13 @@ plan:
     rendezvous_port:
       description: The port of the rendezvous.
       type: int
+    ports:
+      description: By rank, the ports on which its node must have no other listener.
+      type: list
+      elements: list
+    head_first:
+      description: The head is started before the others.
+      type: bool
     ready_timeout:
       description: Seconds that a launch may take to be ready.
       type: int
@@ -234,9 +282,30 @@ plan:
       description: The completion that proves it, C(prompt), C(max_tokens) and C(timeout).
       type: dict
     hosts:
-      description: The hosts in rank order.
+      description: The hosts in rank order, of RV(plan.replica) where there are several.
       type: list
       elements: str
+    name:
+      description: The recipe's name, which is RV(plan.deployment) where there is one replica.
+      type: str
+    replica:
+      description: The number of the replica whose RV(plan.deployment) and RV(plan.hosts) these are; none where there is one.
+      type: int
+    replicas:
+      description: All of them, each with C(deployment), C(replica) and C(hosts). Empty while RV(plan.placing).
+      type: list
+      elements: dict
+    members:
+      description: The hosts of all replicas.
+      type: list
+      elements: str
+    candidates:
+      description: The hosts that may be used.
+      type: list
+      elements: str
+    placing:
+      description: The recipe takes fewer nodes than may be used, and O(seen) is needed to choose them.
+      type: bool
     recipe:
       description: The recipe with all that was laid over it, as O(recipe) takes it again; without secret variables.
       type: dict

@@ -12,6 +12,7 @@ host writes what it saw and reads what the others wrote. The network under test 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -45,7 +46,9 @@ class Board:
 
         :param task_id: the task's id, the same for all its hosts.
         """
-        return cls(os.path.join(C.DEFAULT_LOCAL_TMP, f"board-{task_id}"), member, members)
+        # Replicas do the same task at the same time, each group with a board of its own.
+        group = hashlib.sha256("\0".join(members).encode()).hexdigest()[:16]
+        return cls(os.path.join(C.DEFAULT_LOCAL_TMP, f"board-{task_id}-{group}"), member, members)
 
     def _path(self, topic: str, member: str) -> str:
         return os.path.join(self.directory, f"{self.members.index(member)}.{topic}.json")

@@ -11,6 +11,8 @@ All of it is pure: each host of the task works it out by itself, and comes to th
 
 from __future__ import annotations
 
+import collections
+import functools
 import ipaddress
 import typing as t
 
@@ -20,23 +22,38 @@ Row = dict[str, t.Any]
 
 _ANSWERED = 0.8
 """The share of packets that must be answered: where more get lost, TCP crawls, and the loss is what has to be told."""
+PARTNERS = 3
+"""Others that an interface's bandwidth is tested with, at least, where it has so many. Each is a cable and a port of a switch, which three partners know as
+well as thirty do; and the pairs take turns, so that the whole group waits for as many rounds. An interface with one partner alone is tested with that."""
 
 
-def rows(host: str, hosts: t.Sequence[str], peers: t.Mapping[str, t.Sequence[Word]], words: t.Mapping[str, Word]) -> list[Row]:
+def lonely(hosts: t.Sequence[str], peers: t.Mapping[str, t.Sequence[Word]], words: t.Mapping[str, Word]) -> dict[str, list[Row]]:
+    """The rails of each host that have no partner in their subnet, at any other host."""
+    return {name: [rail for rail in _told(name, peers, words) if not _has_partner(rail, name, hosts, peers, words)] for name in hosts}
+
+
+def rows(
+    host: str,
+    hosts: t.Sequence[str],
+    peers: t.Mapping[str, t.Sequence[Word]],
+    words: t.Mapping[str, Word],
+    alone: t.Mapping[str, t.Sequence[Row]] | None = None,
+) -> list[Row]:
     """The pairs of an interface of this host and one of each other host, numbered; C(error) where one can't be probed, and why.
 
-    :param peers: the rails of each host as the user gave them, with the address at least. :param words: by host.
+    :param peers: the rails of each host as the user gave them, with the address at least. :param words: by host. :param alone: what :func:`lonely`
+        makes of the same, where it is known: it looks at all pairs of all hosts.
     """
     found: list[Row] = []
     own = _told(host, peers, words)
-    lonely = {name: [rail for rail in _told(name, peers, words) if not _has_partner(rail, name, hosts, peers, words)] for name in hosts}
+    alone = lonely(hosts, peers, words) if alone is None else alone
     for peer in hosts:
         if peer == host:
             continue
         theirs = _told(peer, peers, words)
         met = [(one, other) for one in own for other in theirs if _one_subnet(one, other)]
         # What has no counterpart anywhere is set against what the peer has left over, in the order that both have them in.
-        met += zip(lonely[host], lonely[peer], strict=False)
+        met += zip(alone[host], alone[peer], strict=False)
         if not met and own and theirs:
             met = [(own[0], theirs[0])]
         found += [_row(peer, one, other, _obstacle(host, peer, one, other, words)) for one, other in met]
@@ -55,7 +72,18 @@ def _one_subnet(one: Word, other: Word) -> bool:
     prefix = one.get("prefix") or other.get("prefix")
     if not prefix or one["address"] == other["address"]:
         return False
-    return ipaddress.IPv4Address(other["address"]) in ipaddress.IPv4Interface(f"{one['address']}/{prefix}").network
+    return _address(other["address"]) in _network(one["address"], prefix)
+
+
+# Each address is set against each other one's, by each host.
+@functools.lru_cache(maxsize=1024)
+def _address(text: str) -> ipaddress.IPv4Address:
+    return ipaddress.IPv4Address(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _network(text: str, prefix: int) -> ipaddress.IPv4Network:
+    return ipaddress.IPv4Interface(f"{text}/{prefix}").network
 
 
 def _has_partner(rail: Word, host: str, hosts: t.Sequence[str], peers: t.Mapping[str, t.Sequence[Word]], words: t.Mapping[str, Word]) -> bool:
@@ -132,16 +160,25 @@ def steps(
     words: t.Mapping[str, Word],
     seconds: float,
 ) -> list[Row]:
-    """This host's part of the bandwidth tests, each with its number in the plan of all; only of pairs that answer well both ways.
+    """This host's part of the bandwidth tests, each with its number in the plan of all; only of pairs that answer well both ways, and of an interface
+    that has many of them only with some.
 
     :param all_rows: of each host what :func:`rows` makes. :param probed: of each host what its node found, by row.
     """
     found: list[Row] = []
     number = 0
+    tested: collections.Counter[tuple[str, str]] = collections.Counter()
+    towards: dict[str, dict[str, list[Row]]] = {}
+    for name, own in all_rows.items():
+        for row in own:
+            towards.setdefault(name, {}).setdefault(row["peer"], []).append(row)
     for pairs in rounds(hosts):
         for one, other in pairs:
-            for there, back in _both(one, other, all_rows):
+            for there, back in _both(one, other, {name: towards.get(name, {}).get(peer, []) for name, peer in ((one, other), (other, one))}):
                 fit = all(_fit(probed.get(name, {}).get(row["row"])) for name, row in ((one, there), (other, back)))
+                ends = [(one, there["address"]), (other, back["address"])]
+                fit = fit and min(tested[end] for end in ends) < PARTNERS
+                tested.update(ends if fit else ())
                 for name, row in ((one, there), (other, back)):
                     number += 1
                     if fit and host in (one, other):

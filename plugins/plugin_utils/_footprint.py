@@ -73,6 +73,8 @@ class Footprint:
         rows.append(("communication", _footprint_needs.COMMUNICATION if world else _footprint_needs.ALONE, "NCCL's buffers and the libraries' own"))
         if node.shared:
             rows.append(("processes", _footprint_needs.processes(node), "the engine's own, in the memory that CPU and GPU share"))
+        if node.joining:
+            rows.append(("executor", node.joining, "processes that bring the ranks together, and the memory that they share"))
         if self.graphs(at):
             rows.append(("graphs", self.graphs(at), f"CUDA graphs for up to {self.wish.graph_batch} requests"))
         rows.append(("activations", self.activations(), f"{self.wish.batch_tokens} tokens of prompts at once"))
@@ -120,7 +122,7 @@ class Footprint:
         """One rank's memory on a node that was measured."""
         node = self.nodes[at]
         fixed = (_footprint_needs.CONTEXT if node.gpus else 0) + (_footprint_needs.COMMUNICATION if self.shape.ranks > 1 else _footprint_needs.ALONE)
-        fixed += _footprint_needs.processes(node)
+        fixed += _footprint_needs.processes(node) + node.joining
         total = (node.total or 0) if node.shared else (node.total or 0) // node.parts
         return Room(total, (node.available or 0) // node.parts - fixed, self.rank_weights(at), self.graphs(at), self.activations())
 

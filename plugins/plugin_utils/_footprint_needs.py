@@ -49,6 +49,8 @@ class Node:
     facts: t.Mapping[str, t.Any] = field(default_factory=dict)
     most: int | None = None
     """What can be available at most: what a deployment holds that is stopped before, not every driver tells."""
+    joining: int = 0
+    """Bytes of main memory that a rank takes for what brings the ranks together (Ray)."""
 
     @property
     def parts(self) -> int:
@@ -60,7 +62,8 @@ def node(name: str, facts: t.Mapping[str, t.Any], ranks: int) -> Node:
     """Read a node's facts.
 
     :param facts: C(gpu_memory); C(coming_back_bytes) in it is what a deployment holds that is stopped before (its own earlier ranks,
-        containers that are to make room), and is available then; C(most_available_bytes) is what could be then, at most.
+        containers that are to make room), and is available then; C(most_available_bytes) is what could be then, at most; C(joining_bytes) is
+        what Ray, say, takes of main memory on the node.
     """
     gpus = facts.get("gpus") or []
     total, available = facts.get("total_bytes"), facts.get("available_bytes")
@@ -68,10 +71,11 @@ def node(name: str, facts: t.Mapping[str, t.Any], ranks: int) -> Node:
     if not total or available is None:
         return Node(name, ranks, gpus=len(gpus), facts=facts)
     own = bool(gpus) and all(gpu.get("total_bytes") for gpu in gpus)
+    joining = 0 if own else int(facts.get("joining_bytes") or 0) // max(ranks, 1)
     free = facts.get("free_bytes")
     available = min(available + back, total)
     most = max(available, facts.get("most_available_bytes") or 0)
-    return Node(name, ranks, total, available, None if free is None else min(free + back, total), not own, len(gpus), facts, most)
+    return Node(name, ranks, total, available, None if free is None else min(free + back, total), not own, len(gpus), facts, most, joining)
 
 
 def error(needs: t.Sequence[t.Mapping[str, t.Any]]) -> int:

@@ -38,12 +38,18 @@ def _preflight(report: Given) -> Markup:
         return Markup()
     checks = [mapping(check) for check in sequence(report.get("checks"))]
     bad = [check for check in checks if check.get("result") != "ready"]
-    head = ["result", "what", "what was seen", "remedy"]
-    rows = [[_result(check.get("result")), str(check.get("item")), check.get("message") or "", check.get("remedy") or ""] for check in bad]
-    shown = table(head, rows, "What is not ready") if rows else None
+    head = ["result", "what", "what was seen"]
+    # The remedy below it: in a column of its own it would be out of sight on a phone.
+    rows = [[_result(check.get("result")), str(check.get("item")), Markup(_seen(check))] for check in bad]
+    shown = table([*head[:2], "what was seen, and the remedy"], rows, "What is not ready") if rows else None
     good = [[_result(check.get("result")), str(check.get("item")), check.get("message") or ""] for check in checks if check not in bad]
-    more = fold(f"What is ready ({len(good)})", table(head[:3], good, "What is ready")) if good else None
+    more = fold(f"What is ready ({len(good)})", table(head, good, "What is ready")) if good else None
     return Markup(tag("h3", "Preflight: ", _result(report["result"])) + (shown or "") + (more or ""))
+
+
+def _seen(check: Given) -> Markup:
+    remedy = tag("p", "Remedy: ", str(check["remedy"]), class_="soft") if check.get("remedy") else ""
+    return Markup(tag("span", check.get("message") or "") + remedy)
 
 
 def _collective(proof: Given) -> Markup:

@@ -125,6 +125,10 @@ def health(status: t.Mapping[str, t.Any], deployment: str = "", stage: str = "he
         summary += f" {' and '.join(away)} could not be looked at: what has all its ranks there is unknown."
     if ill:
         summary += f" Not well either: {', '.join(ill)}."
+    # Behind a router that is silent, the best replica serves nobody. While some still start, it has nothing to say.
+    silent = _silent_router(status.get("routers") or [], deployment) if all(two["state"] == "serving" for two in named.values()) else ""
+    if silent:
+        return _whole(stage=stage, verdict="failed", summary=silent, remedy=_REMEDIES["router"], deployment=name, endpoint=one.get("endpoint"))
     return _whole(
         stage=stage,
         verdict="ready" if one["state"] == "serving" else one["state"],
@@ -139,7 +143,20 @@ def health(status: t.Mapping[str, t.Any], deployment: str = "", stage: str = "he
     )
 
 
+def _silent_router(routers: t.Sequence[t.Mapping[str, t.Any]], deployment: str) -> str:
+    """What is told of the first router through which nothing is answered, or nothing."""
+    for router in routers:
+        if deployment in ("", router["deployment"]):
+            answer = router["answer"] or {}
+            if router["state"] != "running":
+                return f"The replicas of {router['deployment']} serve, but their router on {router['node']} has ended (exit code {router['exit_code']})."
+            if answer.get("answered") is False:
+                return f"The replicas of {router['deployment']} serve, but their router on {router['node']} does not answer: {answer['problem']}"
+    return ""
+
+
 _REMEDIES = {
+    "router": "Run sparkstack.inference.router to have it as it was; `docker logs` of its container says more.",
     "failed": "Run sparkstack.inference.diagnose for the cause, and sparkstack.inference.deploy to have it serve again.",
     "starting": "Wait until it is ready, or run sparkstack.inference.diagnose.",
     "stalled": "Run sparkstack.inference.diagnose for the cause.",

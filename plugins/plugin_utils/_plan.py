@@ -58,6 +58,10 @@ class Settings:
     """Where the recipe leaves the engine's memory open: C(auto) (the plan sets it), or C(engine)."""
     memory_check: str = "refuse"
     """What lacks memory beyond doubt: C(refuse), or C(warn)."""
+    image: t.Mapping[str, t.Any] | None = None
+    """With C(source), the image there, as RV(image) of M(sparkstack.inference.inference_info)."""
+    source: str | None = None
+    """The node that gives the image to all replicas; None: the head."""
     restore: bool = False
     """The recipe is that of an earlier launch."""
     planned: t.Mapping[str, t.Any] | None = None
@@ -71,6 +75,10 @@ class Plan:
     recipe: Recipe
     nodes: list[Node]
     requests: list[_container.Request]
+    image: t.Mapping[str, t.Any] = field(default_factory=dict)
+    """The image that the ranks start from, where it lies before it goes to all nodes; empty where it is not there yet."""
+    source: str | None = None
+    """The node where that is; None: the head."""
     launch_id: str = ""
     action: str = "none"
     reasons: list[str] = field(default_factory=list)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed, size
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _joining
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._footprint import plan_memory
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._memory_return import who
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._plan import Node, Plan, Settings
@@ -24,7 +24,7 @@ def weights_per_rank(plan: Plan) -> int | None:
     """Bytes of the model's weights that each rank holds, if they are split evenly; None when nothing is known."""
     measured = plan.nodes[0].model.get("weight_bytes")
     whole = measured or plan.recipe.model_bytes
-    return whole // plan.recipe.tensor_parallel_size if whole else None
+    return whole // (plan.recipe.tensor_parallel_size * plan.recipe.pipeline_parallel_size) if whole else None
 
 
 def check(plan: Plan, settings: Settings, before: float | None, own: bool) -> None:
@@ -59,8 +59,9 @@ def estimate(plan: Plan, settings: Settings, before: float | None, own: bool) ->
         plan.nodes[0].model,
         recipe.engine.name,
         recipe.arguments,
-        [(node.name, _facts(plan, node, settings.evict)) for node in plan.nodes],
+        [(node.name, {**_facts(plan, node, settings.evict), **_joining.memory(recipe, rank)}) for rank, node in enumerate(plan.nodes)],
         recipe.tensor_parallel_size,
+        recipe.pipeline_parallel_size,
         environment=recipe.environment,
         model_bytes=recipe.model_bytes,
         before=before,

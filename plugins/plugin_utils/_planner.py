@@ -12,68 +12,38 @@ Pure: data in, data out. What was not measured is told as assumed.
 from __future__ import annotations
 
 import typing as t
+from dataclasses import replace
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import RankSpec
 from ansible_collections.sparkstack.inference.plugins.module_utils._options import Parser
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
 from ansible_collections.sparkstack.inference.plugins.module_utils._sockets import ANY, probing
-from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _actual, _collective, _container, _plan_environment, _plan_memory, _plan_setting
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import (
+    _actual,
+    _collective,
+    _container,
+    _joining,
+    _plan_environment,
+    _plan_memory,
+    _plan_setting,
+    _shape,
+)
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._plan import Node, Plan, Settings
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._recipe import Recipe
 
 
-def ranks(head: t.Sequence[str], workers: t.Sequence[str], in_play: t.Collection[str]) -> list[str]:
-    """The hosts in rank order.
-
-    :param in_play: the hosts that this run reaches, after C(--limit).
-    :raises ValueError: with one sentence when the inventory's groups won't do.
-    """
-    if len(head) != 1:
-        raise ValueError(f"The inventory's group 'head' has {len(head)} hosts{_listed(head)}: put exactly one there, it becomes rank 0.")
-    workers = [host for host in workers if host not in head]
-    if not workers:
-        raise ValueError("The inventory's group 'workers' has no host: put every node but the head there.")
-    hosts = [head[0], *workers]
-    missing = [host for host in hosts if host not in in_play]
-    if missing:
-        raise ValueError(
-            f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} left out of this run, but a launch needs all its "
-            f"ranks ({', '.join(hosts)}): run it without --limit, or with a target that holds them all."
-        )
-    without = [host for host in in_play if host not in hosts]
-    if without:
-        raise ValueError(
-            f"{listed(without)} {'takes' if len(without) == 1 else 'take'} part in this run, but {'is' if len(without) == 1 else 'are'} neither "
-            "in the inventory's group 'head' nor in 'workers': put every node into one of them, or leave it out of 'sparks'."
-        )
-    return hosts
-
-
-def topology_problem(recipe: Recipe, count: int, gpus: int | None = None) -> str | None:
-    """One sentence when the recipe's tensor parallel size does not fit the nodes, else None.
-
-    :param gpus: GPUs of the node that has fewest; None or 0 where none was seen.
-    """
-    wide = recipe.tensor_parallel_size
-    each = max(gpus or 1, 1)
-    if wide % count or wide // count > each:
-        return (
-            f"tensor_parallel_size is {wide}, but there are {count} nodes with {each} GPU{'s' if each > 1 else ''} each: "
-            f"set it to {count * each if gpus else count}, or change the inventory's workers."
-        )
-    return None
-
-
 def make(recipe: Recipe, nodes: t.Sequence[Node], settings: Settings) -> Plan:
     """The whole plan. Its C(problems) are sentences; with one of them nothing may be done."""
-    plan = Plan(recipe, list(nodes), [])
+    # All replicas start from the image that the first node of all has, and has given to the others.
+    image = nodes[0].info.get("image") if settings.source is None else settings.image
+    plan = Plan(recipe, list(nodes), [], image or {}, settings.source)
     _check_nodes(plan, settings)
     if plan.problems:
         return plan
     plan.planned = _plan_setting.planned(plan, settings)
     plan.requests = [_request(plan, settings, rank) for rank in range(len(plan.nodes))]
     _check_arguments(plan, settings)
+    _joining.check(plan, settings.parser)
     _decide(plan, settings)
     if plan.planned is not None and plan.action in ("start", "restart"):
         _plan_anew(plan, settings)
@@ -81,7 +51,7 @@ def make(recipe: Recipe, nodes: t.Sequence[Node], settings: Settings) -> Plan:
     _check_ports(plan)
     if plan.action == "none":
         plan.unrecorded = any(not _actual.recorded(node.info, recipe.name, _launch_id(plan)) for node in plan.nodes)
-    contents = {(node.info.get("image") or {}).get("identity") for node in plan.nodes}
+    contents = {plan.image.get("identity"), *((node.info.get("image") or {}).get("identity") for node in plan.nodes)}
     plan.staged = len(contents) == 1 and None not in contents
     if plan.action in ("start", "restart"):
         plan.away = _actual.seconds_to_ready([node.info for node in plan.nodes], recipe.name)
@@ -123,18 +93,17 @@ def _check_nodes(plan: Plan, settings: Settings) -> None:
             "own, or to 0.0.0.0 for all of them."
         )
     counts = [len(node.memory.get("gpus") or []) for node in plan.nodes]
-    problem = topology_problem(recipe, len(plan.nodes), min(counts) or None)
+    problem = _shape.problem(replace(_shape.of_recipe(recipe), replicas=1), len(plan.nodes), min(counts) or None, plan.nodes[0].model.get("config"))
     if problem:
         plan.problems.append(problem)
     elif not min(counts) and settings.gpus != "none":
         plan.assumed.append("one GPU a node: none was seen" if not max(counts) else "one GPU a node: not all nodes show theirs")
-    if not plan.nodes[0].info.get("image"):
-        plan.assumed.append(f"the image {recipe.image} is not on {plan.nodes[0].name} yet: its content and options are unknown")
+    if not plan.image:
+        plan.assumed.append(f"the image {recipe.image} is not on {plan.source or plan.nodes[0].name} yet: its content and options are unknown")
 
 
 def _request(plan: Plan, settings: Settings, rank: int) -> _container.Request:
     recipe, node, head = plan.recipe, plan.nodes[rank], plan.nodes[0]
-    image = head.info.get("image") or {}
     return _container.Request(
         deployment=recipe.name,
         engine=recipe.engine,
@@ -152,10 +121,14 @@ def _request(plan: Plan, settings: Settings, rank: int) -> _container.Request:
             listen_address=settings.listen_address,
             arguments={**recipe.arguments, **(plan.planned or {})},
             with_api_key=bool(settings.api_key),
+            pipeline_parallel_size=recipe.pipeline_parallel_size,
+            expert_parallel=recipe.expert_parallel,
+            executor=recipe.executor,
+            addresses=tuple(each.fabric["address"] for each in plan.nodes),
         ),
         model_mount=node.model.get("mount") or recipe.model_path,
         environment={**node.environment, **recipe.environment},
-        image_identity=image.get("identity"),
+        image_identity=plan.image.get("identity"),
         gpus=settings.gpus == "all" or (settings.gpus == "auto" and (bool(node.memory.get("gpus")) or _hidden(plan, node))),
         infiniband=bool(node.info.get("infiniband")),
         shm_size=recipe.shm_size,
@@ -234,20 +207,19 @@ def _check_ports(plan: Plan) -> None:
     """A port that somebody else holds fails a launch only after its load; the node can be asked before."""
     if plan.action not in ("start", "restart"):
         return
-    head = plan.nodes[0]
-    own = {container["name"] for container in _actual.owned(head.info, plan.recipe.name)}
-    for listener in head.info.get("listeners") or []:
-        if (listener["container"] in own and listener["container"]) or _collective.leftover(listener["container"], plan.recipe.name):
-            continue
-        if probing(listener):
-            # Of a run that works here now, whom the lock tells of, or of one that was cut off: then it ends by itself, and the preflight waits for that.
-            continue
-        what = "port" if listener["port"] == plan.recipe.port else "rendezvous_port"
-        who = f"container {listener['container']}" if listener["container"] else f"process {listener['pid']} ({listener['process']})"
-        plan.problems.append(
-            f"Port {listener['port']} on {head.name} is taken by {who if listener['pid'] else 'another program'}: stop it, or set another {what}."
-        )
-
-
-def _listed(names: t.Sequence[str]) -> str:
-    return f" ({', '.join(names)})" if names else ""
+    for rank, node in enumerate(plan.nodes):
+        own = {container["name"] for container in _actual.owned(node.info, plan.recipe.name)}
+        listeners = node.info.get("listeners") or []
+        for listener in listeners:
+            if (listener["container"] in own and listener["container"]) or _collective.leftover(listener["container"], plan.recipe.name):
+                continue
+            if probing(listener):
+                # Of a run that works here now, whom the lock tells of, or of one that was cut off: then it ends by itself, and the preflight waits for that.
+                continue
+            what = _joining.taken(plan.recipe, rank, listener["port"])
+            if not what:
+                continue
+            who = f"container {listener['container']}" if listener["container"] else f"process {listener['pid']} ({listener['process']})"
+            plan.problems.append(
+                f"Port {listener['port']} on {node.name} is taken by {who if listener['pid'] else 'another program'}: stop it, or set another {what}."
+            )

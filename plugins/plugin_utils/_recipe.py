@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 import re
@@ -19,6 +20,8 @@ import yaml
 from ansible_collections.sparkstack.inference.plugins.module_utils import _engines
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import Engine
 from ansible_collections.sparkstack.inference.plugins.module_utils._secrets import is_secret
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _joining
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._router import KINDS
 
 
 class RecipeError(Exception):
@@ -50,9 +53,20 @@ class Recipe:
     memory: str | None = None
     cap_add: tuple[str, ...] = ()
     ready_timeout: int = 1800
+    router: str = ""
+    """The router in front of the replicas, a key of C(_router.KINDS); C(none): there is to be none; empty: nothing is said of one."""
     prompt: str = "The capital of France is"
     max_tokens: int = 16
     proof_timeout: int = 120
+    pipeline_parallel_size: int = 1
+    expert_parallel: bool = False
+    replicas: int = 1
+    """Launches of the same, each on nodes of its own."""
+    executor: str = "mp"
+    nodes: tuple[str, ...] = ()
+    """Hosts of the inventory that it may run on; none: all of them."""
+    replica: int | None = None
+    """Which of several replicas this is: then C(name) is that one's, see :func:`of_replica`."""
 
 
 # Key to (type, what it is to be in words). A trailing ! marks a key that must be there.
@@ -62,12 +76,18 @@ _TOP: dict[str, tuple[type, str]] = {
     "model!": (dict, "a mapping"),
     "engine!": (str, "a text"),
     "tensor_parallel_size!": (int, "a whole number"),
+    "pipeline_parallel_size": (int, "a whole number"),
+    "expert_parallel": (bool, "true or false"),
+    "replicas": (int, "a whole number"),
+    "executor": (str, "a text"),
+    "nodes": (list, "a list"),
     "port": (int, "a whole number"),
     "rendezvous_port": (int, "a whole number"),
     "engines!": (dict, "a mapping"),
     "container": (dict, "a mapping"),
     "timeouts": (dict, "a mapping"),
     "proof": (dict, "a mapping"),
+    "router": (str, "a text"),
 }
 _PARTS: dict[str, dict[str, tuple[type, str]]] = {
     "model": {
@@ -136,7 +156,7 @@ def _check(where: str, data: t.Mapping[str, t.Any], schema: t.Mapping[str, tuple
             problems.append(f"{where} has no key '{key}': {hint}")
             continue
         kind, words = keys[key]
-        if not isinstance(value, kind) or isinstance(value, bool):
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             problems.append(f"{where}: '{key}' must be {words}, not {value!r}.")
     for key in (key.rstrip("!") for key in schema if key.endswith("!")):
         if data.get(key) in (None, "", {}) and not any(f"'{key}'" in problem for problem in problems):
@@ -196,9 +216,15 @@ def parse(data: t.Any, overrides: t.Mapping[str, t.Any], where: str = "The recip
         memory=container.get("memory"),
         cap_add=tuple(str(capability) for capability in container.get("cap_add") or ()),
         ready_timeout=over.get("ready_timeout") or (data.get("timeouts") or {}).get("ready", Recipe.ready_timeout),
+        router=data.get("router") or Recipe.router,
         prompt=proof.get("prompt", Recipe.prompt),
         max_tokens=proof.get("max_tokens", Recipe.max_tokens),
         proof_timeout=proof.get("timeout", Recipe.proof_timeout),
+        pipeline_parallel_size=data.get("pipeline_parallel_size", Recipe.pipeline_parallel_size),
+        expert_parallel=data.get("expert_parallel", Recipe.expert_parallel),
+        replicas=data.get("replicas", Recipe.replicas),
+        executor=data.get("executor") or engine.launch.executors[0],
+        nodes=tuple(str(node) for node in data.get("nodes") or ()),
     )
     problems = _value_problems(where, recipe)
     if problems:
@@ -209,7 +235,7 @@ def parse(data: t.Any, overrides: t.Mapping[str, t.Any], where: str = "The recip
 def resolved(recipe: Recipe) -> dict[str, t.Any]:
     """A recipe's content that says alone, without overrides, what this one says; its secret variables are left out."""
     return {
-        "name": recipe.name,
+        "name": whole_name(recipe),
         "model": {
             "path": recipe.model_path,
             "id": recipe.model_id,
@@ -218,6 +244,12 @@ def resolved(recipe: Recipe) -> dict[str, t.Any]:
         },
         "engine": recipe.engine.name,
         "tensor_parallel_size": recipe.tensor_parallel_size,
+        # What a recipe need not say stands here where it says it: what was kept of a launch before there was such a key stays the same.
+        **({"pipeline_parallel_size": recipe.pipeline_parallel_size} if recipe.pipeline_parallel_size > 1 else {}),
+        **({"expert_parallel": True} if recipe.expert_parallel else {}),
+        **({"replicas": recipe.replicas} if recipe.replicas > 1 else {}),
+        **({"executor": recipe.executor} if recipe.executor != recipe.engine.launch.executors[0] else {}),
+        **({"nodes": list(recipe.nodes)} if recipe.nodes else {}),
         "port": recipe.port,
         "rendezvous_port": recipe.rendezvous_port,
         "engines": {
@@ -231,6 +263,16 @@ def resolved(recipe: Recipe) -> dict[str, t.Any]:
         "timeouts": {"ready": recipe.ready_timeout},
         "proof": {"prompt": recipe.prompt, "max_tokens": recipe.max_tokens, "timeout": recipe.proof_timeout},
     }
+
+
+def of_replica(recipe: Recipe, replica: int | None) -> Recipe:
+    """What one replica is launched by: the same under a name of its own, C(NAME-r0), C(NAME-r1); a recipe without replicas is its own."""
+    return recipe if replica is None else dataclasses.replace(recipe, name=f"{recipe.name}-r{replica}", replica=replica)
+
+
+def whole_name(recipe: Recipe) -> str:
+    """The name that the recipe has for all its replicas."""
+    return recipe.name if recipe.replica is None else recipe.name[: -len(f"-r{recipe.replica}")]
 
 
 def _engine_problems(where: str, engines: t.Mapping[str, t.Any], name: t.Any) -> list[str]:
@@ -291,7 +333,14 @@ def _value_problems(where: str, recipe: Recipe) -> list[str]:
         size = getattr(recipe, key)
         if size is not None and not _SIZE.fullmatch(size):
             problems.append(f"{where}, 'container': '{key}' must be a size such as 8g or 512m, not {size!r}.")
-    for key in ("tensor_parallel_size", "ready_timeout", "max_tokens", "proof_timeout"):
+    if recipe.replicas > 1 and len(recipe.name) > 58:
+        problems.append(f"{where}: the name '{recipe.name}' leaves no room for the replicas' -r0, -r1: use at most 58 characters.")
+    if recipe.executor not in recipe.engine.launch.executors:
+        known = " or ".join(recipe.engine.launch.executors)
+        problems.append(f"{where}: {recipe.engine.title} has no executor '{recipe.executor}': take {known}, or leave it out.")
+    elif not problems:
+        problems += [f"{where}: {sentence}" for sentence in _joining.recipe_problems(recipe)]
+    for key in ("tensor_parallel_size", "pipeline_parallel_size", "replicas", "ready_timeout", "max_tokens", "proof_timeout"):
         if getattr(recipe, key) < 1:
             problems.append(f"{where}: '{key}' must be 1 or more, not {getattr(recipe, key)}.")
     for key in recipe.arguments:
@@ -310,6 +359,8 @@ def _value_problems(where: str, recipe: Recipe) -> list[str]:
     for key in recipe.environment:
         if not isinstance(key, str) or not _VARIABLE.fullmatch(key):
             problems.append(f"{where}, 'environment': '{key}' is no name for a variable.")
+    if recipe.router not in ("", "none", *KINDS):
+        problems.append(f"{where}: there is no router '{recipe.router}': take {' or '.join(KINDS)}, or none.")
     return problems
 
 

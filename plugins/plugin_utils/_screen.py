@@ -11,26 +11,23 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import size
-from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _plan_memory
+from ansible_collections.sparkstack.inference.plugins.plugin_utils import _container, _joining, _plan_memory, _shape
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._plan import Node, Plan
 
 _ACTIONS = {
     "none": "nothing",
     "watch": "watch it until it is ready",
-    "start": "start all ranks, workers first",
-    "restart": "stop all ranks, then start all ranks, workers first",
+    "start": "start all ranks, {order}",
+    "restart": "stop all ranks, then start all ranks, {order}",
 }
 
 
 def screen(plan: Plan) -> list[str]:
     """The lines of the plan's screen, at most about 120 characters wide."""
     recipe, head = plan.recipe, plan.nodes[0]
-    lines = [
-        f"Plan for {recipe.name}: {recipe.model_id} by {recipe.engine.title}, tensor parallel size {recipe.tensor_parallel_size} over {len(plan.nodes)} nodes",
-        "",
-    ]
+    lines = [f"Plan for {recipe.name}: {recipe.model_id} by {recipe.engine.title}, {_shape_words(plan)}", ""]
     lines += _table(
-        ["rank", "node", "fabric address", "interface", "RDMA device", "memory available", "now"],
+        ["rank", *_stages(plan, None), "node", "fabric address", "interface", "RDMA device", "memory available", "now"],
         [_row(plan, rank, node) for rank, node in enumerate(plan.nodes)],
     )
     share, weights = _plan_memory.weights_per_rank(plan), head.model.get("weight_bytes")
@@ -41,7 +38,7 @@ def screen(plan: Plan) -> list[str]:
         f"  image      {recipe.image}: {_image(plan)}",
         f"  arguments  {_arguments(plan)}",
         f"  endpoint   {plan.endpoint}",
-        f"  action     {_ACTIONS[plan.action]}",
+        f"  action     {_ACTIONS[plan.action].format(order=_joining.order(recipe))}",
     ]
     if plan.away is not None:
         stops = "it serves now, and is away" if plan.nodes[0].proof.get("answered") else "it serves after"
@@ -54,6 +51,17 @@ def screen(plan: Plan) -> list[str]:
     return lines
 
 
+def _shape_words(plan: Plan) -> str:
+    """How the model is split, as in "tensor parallel size 2, 2 stages, over 4 nodes, replica 1 of 0 to 1"."""
+    recipe, count = plan.recipe, len(plan.nodes)
+    words = f"tensor parallel size {recipe.tensor_parallel_size}"
+    words += f" in {recipe.pipeline_parallel_size} pipeline stages" if recipe.pipeline_parallel_size > 1 else ""
+    words += ", experts spread" if recipe.expert_parallel else ""
+    words += f", joined by {_joining.title(recipe)}" if _joining.title(recipe) else ""
+    words += f" over {count} node{'s' if count > 1 else ''}"
+    return words + (f" (replica {recipe.replica}, the last is {recipe.replicas - 1})" if recipe.replica is not None else "")
+
+
 def _listed(word: str, sentences: t.Sequence[str]) -> list[str]:
     return [f"  {word if not index else '':<9}  {sentence}" for index, sentence in enumerate(sentences)]
 
@@ -64,6 +72,7 @@ def _row(plan: Plan, rank: int, node: Node) -> list[str]:
     available = f"{size(memory.get('available_bytes'))} of {size(memory.get('total_bytes'))}" if memory else "not measured"
     return [
         str(rank),
+        *_stages(plan, rank),
         node.name,
         node.fabric["address"],
         node.fabric.get("netdev") or "?",
@@ -71,6 +80,14 @@ def _row(plan: Plan, rank: int, node: Node) -> list[str]:
         available,
         _state(plan, rank, node),
     ]
+
+
+def _stages(plan: Plan, rank: int | None) -> list[str]:
+    """The column of the pipeline stages, where there are any: its title, or a rank's."""
+    if plan.recipe.pipeline_parallel_size == 1:
+        return []
+    own = [] if rank is None else _shape.stage(_shape.of_recipe(plan.recipe), len(plan.nodes), rank)
+    return ["stage" if rank is None else "-".join(dict.fromkeys((str(own[0]), str(own[-1]))))]
 
 
 def _state(plan: Plan, rank: int, node: Node) -> str:
@@ -82,11 +99,11 @@ def _state(plan: Plan, rank: int, node: Node) -> str:
 
 
 def _image(plan: Plan) -> str:
-    head = plan.nodes[0].info.get("image")
+    head, source = plan.image, plan.source or plan.nodes[0].name
     if not head:
-        return f"not on {plan.nodes[0].name} yet"
-    without = [node.name for node in plan.nodes[1:] if (node.info.get("image") or {}).get("identity") != head["identity"]]
-    where = f"{size(head['size_bytes'])} on {plan.nodes[0].name}"
+        return f"not on {source} yet"
+    without = [node.name for node in plan.nodes if (node.info.get("image") or {}).get("identity") != head["identity"]]
+    where = f"{size(head['size_bytes'])} on {source}"
     return f"{where}, goes to {', '.join(without)}" if without else f"{where}, the same on all nodes"
 
 

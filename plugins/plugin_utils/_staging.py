@@ -12,6 +12,7 @@ import ipaddress
 import os
 import typing as t
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._staging_counter import canonical
 from ansible_collections.sparkstack.inference.plugins.module_utils._staging_tree import held_by
 from ansible_collections.sparkstack.inference.plugins.module_utils._words import listed
 from ansible_collections.sparkstack.inference.plugins.plugin_utils._image_sync import amount
@@ -64,6 +65,8 @@ def address_problem(host: str, addresses: t.Sequence[str]) -> str | None:
             ipaddress.ip_address(address)
         except ValueError:
             return f"addresses: {address!r} is no IP address: give {host}'s own on the fabric."
+        if canonical(address).startswith("fe80:"):
+            return f"addresses: {address} is {host}'s for one link only, and other nodes would need another name for that link: give another one."
     return None
 
 
@@ -84,7 +87,8 @@ def decide(path: str, source: str, views: t.Mapping[str, View], host: str, check
     unlike = [name for name in theirs if name in there and there[name] != theirs[name]]
     compare = [name for name in theirs if name in there and (checksum or name in unlike)]
     extra = sorted(name for name in there if name not in theirs and _in_scope(name, wanted["scope"]))
-    delete = extra if delete_extra else []
+    # What lies behind a link to a folder is that folder's. It is told, and stays.
+    delete = [name for name in extra if name not in view["linked"]] if delete_extra else []
     # What only may differ is expected to be equal, but for the largest.
     sizes = {name: theirs[name][0] - held_by(view, name) for name in theirs}
     doubtful = [name for name in compare if name in unlike and (there[name][0] != theirs[name][0] or there[name][2] != theirs[name][2])]

@@ -34,7 +34,8 @@ def survey(
     """The whole, as docs/status.md describes it.
 
     :param nodes: one mapping a host: C(name), C(host) (by which clients reach it), C(info), C(memory) (the fact, with its holders), C(answers) (results of
-        M(sparkstack.inference.inference_proof), each with the container as C(item)) and C(verdicts) (by deployment); empty where there is none.
+        M(sparkstack.inference.inference_proof), each with the container as C(item)), C(routed) (the same of the routers) and C(verdicts) (by deployment);
+        empty where there is none.
     :param wanted: RV(sparkstack.inference.inference_plan#module:plan) of the recipe that is wanted, or None. :param now: seconds since the epoch.
     :param gone: whether a run is certain to have ended.
     """
@@ -46,6 +47,7 @@ def survey(
         "taken_at": utc(now),
         "nodes": {node["name"]: _of_node(node) for node in nodes},
         "deployments": {name: _deployment(name, nodes, wanted, now, gone) for name in sorted(names)},
+        "routers": [_router(node, found) for node in nodes for found in _info(node).get("routers") or []],
     }
 
 
@@ -159,6 +161,25 @@ def _absent(number: int, unseen: t.Sequence[str]) -> Data:
     return {"rank": number, "node": None, "container": None, "state": "unknown" if unseen else "missing", "oom_killed": False, **dict.fromkeys(keys)}
 
 
+def _router(node: Node, found: t.Mapping[str, t.Any]) -> Data:
+    """One router, with what it answered just now."""
+    answer = next((one for one in node.get("routed") or [] if one["item"]["id"] == found["id"]), None)
+    host = node.get("host") or node["name"] if found["listen_address"] in ANY else found["listen_address"]
+    return {
+        "deployment": found["deployment"],
+        "node": node["name"],
+        "container": found["name"],
+        "kind": found["kind"],
+        "image": found["image"],
+        "port": found["port"],
+        "endpoint": f"http://{host}:{found['port']}/v1" if found["port"] else None,
+        "upstreams": found["upstreams"],
+        "state": "running" if found["running"] else "ended",
+        "exit_code": None if found["running"] else found["exit_code"],
+        "answer": {key: answer.get(key) for key in ("answered", "seconds", "problem")} if answer else None,
+    }
+
+
 def _head(name: str, nodes: t.Sequence[Node]) -> tuple[Data, Data | None]:
     """The head's container with its endpoint, and what it answered; None where it was not asked."""
     for node in nodes:
@@ -250,7 +271,7 @@ def _drift(
     name: str, nodes: t.Sequence[Node], ledgers: t.Sequence[t.Mapping[str, t.Any]], launches: t.Sequence[str], wanted: t.Mapping[str, t.Any] | None
 ) -> list[str] | None:
     """How what runs differs from the recipe that is wanted, a line each; None where there is none for it or nothing is known."""
-    if not wanted or wanted.get("deployment") != name or len(launches) != 1:
+    if not wanted or name not in [wanted.get("deployment"), *(replica["deployment"] for replica in wanted.get("replicas") or [])] or len(launches) != 1:
         return None
     records = [ledger[key] for ledger in ledgers for key in ("last", "good", "previous") if ledger.get(key)]
     record = next((record for record in records if record.get("launch_id") == launches[0] and record.get("recipe")), None)
@@ -279,6 +300,9 @@ def lines(found: t.Mapping[str, t.Any], deployment: str = "") -> list[str]:
         )
     for name, one in found["deployments"].items():
         told += _told(name, one)
+    for router in found["routers"]:
+        if deployment in ("", router["deployment"]):
+            told += _router_told(router)
     told += [
         f"{name}: {available(node['memory']['available_bytes'], node['memory']['total_bytes'])}"
         for name, node in found["nodes"].items()
@@ -315,6 +339,19 @@ def _told(name: str, one: t.Mapping[str, t.Any]) -> list[str]:
     elif lock:
         told.append(f"{name} is being worked on by {who(lock)} since {lock['since']}")
     return told + [f"{name}: {problem}" for problem in one["problems"]]
+
+
+def _router_told(router: t.Mapping[str, t.Any]) -> list[str]:
+    """A router's lines."""
+    name, answer = router["deployment"], router["answer"]
+    if not router["kind"]:
+        return [f"{name} router: {router['container']} on {router['node']} is there, but what it was started with is lost; the playbook router mends that"]
+    ended = "" if router["state"] == "running" else f": it has ended (exit code {router['exit_code']})"
+    told = [f"{name} router: {router['kind']} at {router['endpoint']} in front of {listed(router['upstreams'])}{ended}"]
+    if answer:
+        said = f"answered in {answer['seconds']} s" if answer["answered"] else f"does not answer: {answer['problem']}"
+        told.append(f"{name} router at port {router['port']} of {router['node']}: {said}")
+    return told
 
 
 def _autostart_told(name: str, one: t.Mapping[str, t.Any]) -> list[str]:

@@ -12,10 +12,10 @@ error each time and how often ssh was called, then "figure converged_vs_setup VA
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import os
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
@@ -26,18 +26,20 @@ from dataclasses import dataclass, field
 
 LAB = pathlib.Path(__file__).resolve().parents[1] / "lab"
 sys.path.insert(0, str(LAB))
-import play  # noqa: E402 - lies beside the lab's tests
+import many  # noqa: E402 - lies beside the lab's tests
+import play  # noqa: E402
 import yaml  # noqa: E402
-from faultlab.engines import SGLANG, VLLM, Engine  # noqa: E402
+from faultlab.engines import SGLANG, VLLM  # noqa: E402
 
 TURNS = 3
 
 
 @dataclass
 class Cost:
-    """Of one kind of run: wall seconds, and calls of ssh, sftp and scp, each turn's."""
+    """Of one kind of run: wall seconds, seconds of the controller's processors, and calls of ssh, sftp and scp, each turn's."""
 
     seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
     trips: list[int] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -58,16 +60,17 @@ class Bench:
             path.chmod(0o755)
             self._environment[f"ANSIBLE_{program.upper()}_EXECUTABLE"] = str(path)
 
-    def run(self, *command: str, cost: Cost | None = None) -> str:
-        """Run a program of Ansible; its output. Its failure ends the benchmark."""
+    def run(self, *command: str, cost: Cost | None = None, code: int = 0) -> str:
+        """Run a program of Ansible; its output. Another end than the code's ends the benchmark."""
         self._calls.write_text("")
-        begin = time.perf_counter()
+        begin, used = time.perf_counter(), processor_seconds()
         done = subprocess.run([str(play.BIN / command[0]), *command[1:]], cwd=play.ROOT, env=self._environment, capture_output=True, text=True, check=False)
         seconds = time.perf_counter() - begin
-        if done.returncode:
-            sys.exit(f"bench_converge: {' '.join(command)} ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
+        if done.returncode != code:
+            sys.exit(f"{pathlib.Path(sys.argv[0]).stem}: {' '.join(command)} ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
         if cost:
             cost.seconds.append(seconds)
+            cost.processor.append(processor_seconds() - used)
             cost.trips.append(len(self._calls.read_text().splitlines()))
         return done.stdout
 
@@ -91,20 +94,10 @@ class Bench:
         return setup, converged
 
 
-def over(engine: Engine, nodes: int) -> dict[str, t.Any]:
-    """The engine's recipe for so many nodes."""
-    recipe = copy.deepcopy(engine.data)
-    recipe["tensor_parallel_size"] = nodes
-    return recipe
-
-
-def ready(*words: str) -> None:
-    """The lab's nodes run and have images and models."""
-    status = subprocess.run([str(play.LAB), "status"], capture_output=True, text=True, check=False)
-    if status.returncode:
-        play.lab("deps")
-    play.lab("up", *words)
-    play.install_engine()
+def processor_seconds() -> float:
+    """What this program's children have used of the processors so far, with their own children; the nodes' processes are none of them."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def seconds(cost: Cost) -> float:
@@ -121,8 +114,8 @@ def main() -> None:
         sys.exit("bench_converge: the lab's nodes need root: run it with sudo.")
     with tempfile.TemporaryDirectory(prefix="converge-") as folder:
         bench = Bench(pathlib.Path(folder))
-        ready()
-        setup, converged = bench.measure(over(VLLM, 2), "2 nodes, vLLM")
+        many.ready()
+        setup, converged = bench.measure(many.over(VLLM, 2), "2 nodes, vLLM")
         sys.stdout.write(f"figure converged_vs_setup {seconds(converged) / seconds(setup):.2f} ratio\n")
         sys.stdout.write(f"figure converged_round_trips {statistics.median(converged.trips) / 2:.1f} trips\n")
         if options.nodes > 2:
@@ -131,18 +124,12 @@ def main() -> None:
 
 def larger(bench: Bench, nodes: int, memory: str) -> None:
     """Two nodes and more, with the rehearsal engine on both; then the lab is of two nodes again."""
-    before = f"{json.loads(play.lab('status', '--json', ok=(0, 1)))['nodes'][0]['memory_limit'] >> 30}G"
     play.empty("spark1", "spark2")
-    _setup, two = bench.measure(over(SGLANG, 2), "2 nodes, rehearsal")
-    play.empty("spark1", "spark2")
-    try:
-        ready("--nodes", str(nodes), "--memory", memory)
-        setup, many = bench.measure(over(SGLANG, nodes), f"{nodes} nodes, rehearsal")
-        play.empty(*(f"spark{number}" for number in range(1, nodes + 1)))
-    finally:
-        play.lab("up", "--nodes", "2", "--memory", before)
-    sys.stdout.write(f"figure converged_{nodes}_vs_2 {seconds(many) / seconds(two):.2f} ratio\n")
-    sys.stdout.write(f"figure converged_vs_setup_at_{nodes} {seconds(many) / seconds(setup):.2f} ratio\n")
+    _setup, two = bench.measure(many.over(SGLANG, 2), "2 nodes, rehearsal")
+    with many.nodes(nodes, memory):
+        setup, more = bench.measure(many.over(SGLANG, nodes), f"{nodes} nodes, rehearsal")
+    sys.stdout.write(f"figure converged_{nodes}_vs_2 {seconds(more) / seconds(two):.2f} ratio\n")
+    sys.stdout.write(f"figure converged_vs_setup_at_{nodes} {seconds(more) / seconds(setup):.2f} ratio\n")
 
 
 if __name__ == "__main__":

@@ -4,19 +4,25 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What bringing a model to another node costs, against rsync over ssh and the least that is possible. An image: bench_images.py.
 
-Needs root, and three times --gigabytes of disk: it makes the lab's nodes ready when they are not. Every way is taken --turns times in turn, each with
-an empty page cache and an empty target, and medians count. Of model_sync the time is its own, from the first question of the
-receiver to its last file; the whole run of Ansible is told beside. The limit is a program of 40 lines that sends by sendfile(2) in two streams and
-writes by direct I/O, and compares, resumes and proves nothing. Prints to standard error each time, then these figures:
+Needs root, three times --gigabytes of disk, and once of memory beside what the nodes may have: it makes the lab's nodes ready when they are not. Every
+way is taken --turns times in turn, each with an empty page cache and an empty target, and medians count. Of model_sync the time
+is its own, from the first question of the receiver to its last file; the whole run of Ansible is told beside. The limit is a program of 40 lines that
+sends by sendfile(2) in two streams and writes by direct I/O, and compares, resumes and proves nothing. Prints to standard error each time, then these
+figures:
 
-    staging_vs_rsync_ssh      time of rsync -a over ssh to that of model_sync
-    staging_vs_limit          time of the limit to that of model_sync
-    staging_cpu_s_per_gb      processor seconds of both nodes together for 10**9 bytes
-    page_cache_share          of the tree's size, what of it is in a node's page cache afterwards, of the worse node
+    staging_vs_rsync_ssh      time of rsync -a over ssh to that of model_sync, a disk each
+    staging_vs_limit          time of the limit to that of model_sync, a disk each
+    staging_cpu_s_per_gb      processor seconds of both nodes together for 10**9 bytes, a disk each
+    staging_vs_rsync_ssh_one_disk, staging_vs_limit_one_disk, staging_cpu_s_per_gb_one_disk
+                              the same, one disk
+    page_cache_share          of the tree's size, what of it is in a node's page cache afterwards, of the worse node, one disk
     fanout_4_vs_1             time of model_sync to four nodes to that to one
 
-The lab's nodes share this machine's disk and processors. The disk reads and writes the same bytes at once, so that no way can be quicker than half of
-it; what is between rsync and that is all there is to win here. On real nodes four of them do not write to one disk: the last figure is an upper bound.
+The lab's nodes share this machine's disk and processors. So the copies are taken in two set-ups, all ways in both. "One disk": it reads and writes
+the same bytes at once, and no way can be quicker than that. "A disk each": the source's tree lies in the memory of the machine, as a tmpfs that belongs
+to the source's node and is not counted to its memory; the target is on the disk. That is what two machines have, but for one thing: reading from this
+disk costs the processor a copy, reading past the page cache from a real one does not. What a tmpfs holds is in the page cache by its nature, so in that
+set-up only the receiver's is looked at. On real nodes four of them do not write to one disk: the last figure is an upper bound.
 """
 
 from __future__ import annotations
@@ -35,8 +41,11 @@ import typing as t
 LAB = pathlib.Path(__file__).resolve().parents[1] / "lab"
 sys.path.insert(0, str(LAB))
 import play  # noqa: E402 - lies beside the lab's tests
+from sparklab import cgroups  # noqa: E402
 
 SOURCE, TARGET = "/srv/bench-staging/model", "/srv/bench-staging/other"
+# The source's own disk, in memory.
+OWN = "/srv/bench-staging-memory"
 SHARD = 512 << 20
 KEY = "/root/bench_staging"
 
@@ -157,14 +166,15 @@ def empty(nodes: t.Iterable[str]) -> None:
     pathlib.Path("/proc/sys/vm/drop_caches").write_text("3\n")
 
 
-def copying(size: int, copy: t.Callable[[], tuple[float, float]]) -> Cost:
-    """One copy to the second node. :param copy: returns its seconds, and those of the whole run."""
+def copying(source: str, size: int, copy: t.Callable[[str], tuple[float, float]]) -> Cost:
+    """One copy to the second node. :param source: the tree. :param copy: returns its seconds, and those of the whole run."""
     nodes = ("spark1", "spark2")
     empty(nodes)
     before = sum(cpu(node) for node in nodes)
-    seconds, whole = copy()
+    seconds, whole = copy(source)
     used = sum(cpu(node) for node in nodes) - before
-    cached = max(int(play.node(node, python(CACHED, folder))) for node, folder in (("spark1", SOURCE), ("spark2", TARGET)))
+    looked = [("spark2", TARGET)] + ([] if source.startswith(OWN) else [("spark1", source)])
+    cached = max(int(play.node(node, python(CACHED, folder))) for node, folder in looked)
     return Cost(seconds, used, cached / size, whole)
 
 
@@ -194,12 +204,12 @@ def module(name: str, arguments: dict[str, t.Any], nodes: int = 2) -> tuple[dict
     return json.loads(done.stdout[done.stdout.index("{\n") :])["plays"][0]["tasks"][0]["hosts"], time.monotonic() - begun
 
 
-def model_sync(nodes: int = 2, **arguments: t.Any) -> tuple[float, float]:
-    found, whole = module("model_sync", {"path": SOURCE, "dest": TARGET, "progress": 0, **arguments}, nodes)
+def model_sync(source: str, nodes: int = 2, **arguments: t.Any) -> tuple[float, float]:
+    found, whole = module("model_sync", {"path": source, "dest": TARGET, "progress": 0, **arguments}, nodes)
     return max(found[f"spark{number}"]["seconds"] for number in range(2, nodes + 1)), whole
 
 
-def limit() -> tuple[float, float]:
+def limit(source: str) -> tuple[float, float]:
     with subprocess.Popen(
         [str(play.LAB), "shell", "spark2", f"sudo {python(LIMIT, 'receive', address(2), TARGET)}"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     ) as receiver:
@@ -208,7 +218,7 @@ def limit() -> tuple[float, float]:
             if time.monotonic() > deadline:
                 sys.exit("bench_staging: the receiver of the bare copy does not listen after 30 s.")
             time.sleep(0.1)
-        seconds = float(play.node("spark1", python(LIMIT, "send", address(2), SOURCE)))
+        seconds = float(play.node("spark1", python(LIMIT, "send", address(2), source)))
         receiver.wait(60)
     return seconds, seconds
 
@@ -229,10 +239,10 @@ def ssh(cipher: str = "") -> str:
     return f"ssh -i {KEY} -o BatchMode=yes -o UserKnownHostsFile={KEY}.hosts{' -c ' + cipher if cipher else ''}"
 
 
-def rsync(cipher: str = "") -> tuple[float, float]:
+def rsync(source: str, cipher: str = "") -> tuple[float, float]:
     """All is on the disk at its end, as it is at that of the others."""
     play.node("spark2", f"mkdir -p {TARGET}")
-    return timed(f"rsync -a -e {shlex.quote(ssh(cipher))} {SOURCE}/ root@{address(2)}:{TARGET}/; {ssh(cipher)} root@{address(2)} sync")
+    return timed(f"rsync -a -e {shlex.quote(ssh(cipher))} {source}/ root@{address(2)}:{TARGET}/; {ssh(cipher)} root@{address(2)} sync")
 
 
 def tell(name: str, costs: t.Sequence[Cost], size: int) -> Cost:
@@ -245,30 +255,85 @@ def tell(name: str, costs: t.Sequence[Cost], size: int) -> Cost:
     return found
 
 
-def models(size: int, turns: int) -> None:
-    """Each way to bring the tree to the second node."""
-    ways: dict[str, t.Callable[[], tuple[float, float]]] = {
-        "model_sync": model_sync,
-        "model_sync with tls": lambda: model_sync(tls=True),
-        "model_sync with sha256": lambda: model_sync(digest="sha256"),
-        "the limit": limit,
-        "rsync over ssh": rsync,
-        "rsync over ssh with aes128-gcm": lambda: rsync("aes128-gcm@openssh.com"),
-    }
+WAYS: dict[str, tuple[str, t.Callable[[str], tuple[float, float]]]] = {
+    "model_sync": ("model_sync", model_sync),
+    "limit": ("the limit", limit),
+    "rsync": ("rsync over ssh", rsync),
+    "aes": ("rsync over ssh with aes128-gcm", lambda source: rsync(source, "aes128-gcm@openssh.com")),
+    "tls": ("model_sync with tls", lambda source: model_sync(source, tls=True)),
+    "sha256": ("model_sync with sha256", lambda source: model_sync(source, digest="sha256")),
+}
+
+
+def models(setup: str, source: str, ways: t.Sequence[str], turns: int) -> None:
+    """Some of the ways to bring a tree to the second node.
+
+    :param setup: what the lines are to say of where the tree lies. :param ways: of :data:`WAYS`.
+    """
+    size = int(play.node("spark1", f"find {source} -type f -printf '%s\\n' | awk '{{ s += $1 }} END {{ print s }}'"))
     costs: dict[str, list[Cost]] = {name: [] for name in ways}
     for _turn in range(turns):
-        for name, way in ways.items():
-            costs[name].append(copying(size, way))
-    told = {name: tell(name, found, size) for name, found in costs.items()}
-    own = told["model_sync"]
-    sys.stdout.write(f"figure staging_vs_rsync_ssh {told['rsync over ssh'].seconds / own.seconds:.2f} ratio\n")
-    sys.stdout.write(f"figure staging_vs_limit {told['the limit'].seconds / own.seconds:.2f} ratio\n")
-    sys.stdout.write(f"figure staging_cpu_s_per_gb {own.cpu / (size / 1e9):.2f} s\n")
-    sys.stdout.write(f"figure page_cache_share {own.cached:.4f} share\n")
+        sys.stderr.write(f"{setup}: load of the machine {os.getloadavg()[0]:.1f}, its disk alone takes {disk():.2f} GB/s\n")
+        for name in ways:
+            costs[name].append(copying(source, size, WAYS[name][1]))
+    told = {name: tell(f"{setup}: {WAYS[name][0]}", found, size) for name, found in costs.items()}
+    suffix = "" if source.startswith(OWN) else "_one_disk"
+    mine = told.get("model_sync")
+    for name, figure in (("rsync", "staging_vs_rsync_ssh"), ("limit", "staging_vs_limit")):
+        if mine and name in told:
+            sys.stdout.write(f"figure {figure}{suffix} {told[name].seconds / mine.seconds:.2f} ratio\n")
+    if mine:
+        sys.stdout.write(f"figure staging_cpu_s_per_gb{suffix} {mine.cpu / (size / 1e9):.2f} s\n")
+    if mine and suffix:
+        sys.stdout.write(f"figure page_cache_share {mine.cached:.4f} share\n")
+
+
+def disk() -> float:
+    """What the target's disk takes by direct I/O and nothing else, in GB/s."""
     empty(("spark2",))
-    model_sync()
+    begun, ended = play.node(
+        "spark2",
+        f"set -e; mkdir -p {TARGET}; begun=$(date +%s.%N);"
+        f" dd if=/dev/zero of={TARGET}/disk bs=4M count=256 oflag=direct conv=fsync 2>/dev/null; echo $begun $(date +%s.%N)",
+    ).split()
+    return (256 << 22) / 1e9 / (float(ended) - float(begun))
+
+
+def own_disk(gigabytes: float) -> None:
+    """Give the source a disk of its own, in memory, with a tree on it.
+
+    It is filled from outside of the node's control group, as the group that first writes a page is charged for it.
+    """
+    play.node("spark1", f"mkdir -p {OWN} && mount -t tmpfs -o size={int(gigabytes * 1.2e9)},mode=755 bench {OWN}")
+    pid = cgroups.leader(cgroups.detect(), "spark1")
+    if pid is None:
+        sys.exit("bench_staging: spark1 went away.")
+    subprocess.run(cgroups.enter_argv(pid, "python3", "-c", LAY, f"{OWN}/model", str(int(gigabytes * 1e9)), str(SHARD)), check=True)
+
+
+def no_own_disk() -> None:
+    play.node("spark1", f"if mountpoint -q {OWN}; then umount {OWN}; fi; rm -rf {OWN}")
+
+
+def one_disk(gigabytes: float, ways: t.Sequence[str], turns: int) -> None:
+    """The copies from the disk that they write to, and a second run."""
+    play.node("spark1", python(LAY, SOURCE, str(int(gigabytes * 1e9)), str(SHARD)))
+    models("one disk", SOURCE, ways, turns)
+    empty(("spark2",))
+    model_sync(SOURCE)
     found, whole = module("model_sync", {"path": SOURCE, "dest": TARGET})
     sys.stderr.write(f"model_sync again, nothing changed: {found['spark2']['bytes_sent']} bytes, whole run {whole:.1f} s\n")
+    empty(("spark2",))
+    play.node("spark1", f"rm -rf {SOURCE}")
+
+
+def disk_each(gigabytes: float, ways: t.Sequence[str], turns: int) -> None:
+    """The copies from a disk that is the source's alone."""
+    try:
+        own_disk(gigabytes)
+        models("a disk each", f"{OWN}/model", ways, turns)
+    finally:
+        no_own_disk()
     empty(("spark2",))
 
 
@@ -285,7 +350,7 @@ def fanout(gigabytes: float, turns: int, memory: str) -> None:
         for _turn in range(turns):
             for count, found in times.items():
                 empty(nodes)
-                found.append(model_sync(count)[0])
+                found.append(model_sync(SOURCE, count)[0])
     finally:
         for node in nodes:
             play.node(node, "rm -rf /srv/bench-staging /var/cache/sparkstack/staging")
@@ -300,6 +365,9 @@ def main() -> None:
     parser.add_argument("--fanout-gigabytes", type=float, default=2, help="size of the tree for five nodes (default: 2; 0: leave it out)")
     parser.add_argument("--memory", default="1500M", help="limit of each of the five nodes (default: 1500M)")
     parser.add_argument("--turns", type=int, default=3, help="how often each way is taken (default: 3)")
+    setups = ["one-disk", "disk-each"]
+    parser.add_argument("--setups", nargs="*", choices=setups, default=setups, metavar="SETUP", help="one-disk, disk-each (default: both)")
+    parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS), metavar="WAY", help=f"{', '.join(WAYS)} (default: all)")
     options = parser.parse_args()
     if os.geteuid():
         sys.exit("bench_staging: the lab's nodes need root: run it with sudo.")
@@ -308,8 +376,9 @@ def main() -> None:
     trust()
     try:
         play.node("spark1", "rm -rf /srv/bench-staging")
-        play.node("spark1", python(LAY, SOURCE, str(int(options.gigabytes * 1e9)), str(SHARD)))
-        models(int(play.node("spark1", f"find {SOURCE} -type f -printf '%s\\n' | awk '{{ s += $1 }} END {{ print s }}'")), options.turns)
+        no_own_disk()
+        for setup in options.setups:
+            {"one-disk": one_disk, "disk-each": disk_each}[setup](options.gigabytes, options.ways, options.turns)
     finally:
         for node in ("spark1", "spark2"):
             play.node(node, "rm -rf /srv/bench-staging /var/cache/sparkstack/staging")

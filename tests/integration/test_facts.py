@@ -289,6 +289,7 @@ def test_what_an_image_brings_of_its_own(inventory: str, tmp_path: pathlib.Path)
         ssh("spark1", f"docker rmi {image}; rm -rf {kept}")
 
 
+@pytest.mark.long
 def test_node_prep_four_steps(inventory: str, tmp_path: pathlib.Path) -> None:
     wanted = {
         "node_prep_cache_dir": "/var/tmp/facts-test/cache",

@@ -412,6 +412,7 @@ def test_killed_in_the_middle(player: Player, worker: str, killed: str) -> None:
     assert layers(worker, APP) == layers("spark1", APP)
 
 
+@pytest.mark.long
 def test_the_role_brings_an_archive_to_all(player: Player, worker: str) -> None:
     ssh("spark1", "docker tag sync/app:1 sync/role:1; docker save sync/role:1 > /tmp/role.tar; docker rmi sync/role:1 >/dev/null")
     asked: dict[str, t.Any] = {"image_sync_image": "sync/role:1"}

@@ -163,6 +163,7 @@ def test_a_load_that_takes_too_much_is_stopped_before_the_node_is_out_of_memory(
     assert play.node(NODE, "systemctl is-active docker; systemctl list-units --all --plain --no-legend 'sparkstack-guard@*' | wc -l").split() == ["active", "0"]
 
 
+@pytest.mark.long
 def test_without_a_guard_it_is_the_kernel_that_ends_it() -> None:
     state, verdict = grown(guarded=False)
     assert state["ExitCode"] == 137

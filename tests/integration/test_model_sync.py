@@ -325,6 +325,7 @@ def test_the_controller_is_killed_in_the_middle(worker: str) -> None:
     the_rest_only(worker)
 
 
+@pytest.mark.long
 def test_the_link_is_cut_in_the_middle(worker: str) -> None:
     try:
         with half_way(worker) as run:

@@ -123,6 +123,13 @@ def test_a_narrow_screen_and_large_letters_need_no_scrolling_to_the_side(browser
     page.context.close()
 
 
+def test_what_to_do_is_in_sight_on_a_phone(browser: Browser, files: dict[str, pathlib.Path]) -> None:
+    page, _said = look(browser, files["served"], SIZES["phone"])
+    table = page.get_by_role("region", name="What is not ready")
+    assert "Remedy: " in table.inner_text() and table.evaluate("box => box.scrollWidth <= box.clientWidth")
+    page.context.close()
+
+
 def test_a_log_runs_nothing(browser: Browser, files: dict[str, pathlib.Path]) -> None:
     page, said = look(browser, files["guarded"], SIZES["desk"])
     assert not said and page.title() == "FAILED: qwen"

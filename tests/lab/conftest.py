@@ -3,20 +3,33 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 
-"""The fixtures of the tests of the SGLang rehearsal."""
+"""The fixtures of the tests of the SGLang rehearsal, and of those whose launches it may stand in for."""
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sys
 import typing as t
 
+import play
 import pytest
 from rehearsing import Rank, free_port
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "engine"))
 
 from sparkengine import rehearsal  # noqa: E402  (the path above must come first)
+
+
+@pytest.fixture(scope="module", name="rehearsed")
+def _rehearsed() -> t.Iterator[None]:
+    """The lab's recipe is served by the rehearsal, which starts in seconds: for what is the same with every engine.
+
+    With SPARKSTACK_LAB_ENGINE=vllm in the environment the real engine serves here, too.
+    """
+    play.usual = {"tp_launch_engine": os.environ.get("SPARKSTACK_LAB_ENGINE", "sglang")}
+    yield
+    play.usual = {}
 
 
 @pytest.fixture(scope="module", name="package")

@@ -24,6 +24,9 @@ LAB = ROOT / "tests" / "lab" / "lab"
 DEPLOYMENT = "tiny-qwen3-moe"
 RANKS = {"spark1": f"{DEPLOYMENT}-rank0", "spark2": f"{DEPLOYMENT}-rank1"}
 
+usual: dict[str, t.Any] = {}
+"""Extra variables of every run, under those that it is given: see the fixture 'rehearsed'."""
+
 _RECAP = re.compile(r"^(\S+)\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
 
 
@@ -63,12 +66,15 @@ def playbook(name: str, *arguments: str, extra: t.Mapping[str, t.Any] | None = N
 
     :param extra: extra variables. :param hosts: another inventory than the lab's.
     """
-    command = [str(BIN / "ansible-playbook"), name, "-i", hosts or inventory(), *arguments]
-    if extra:
-        command += ["-e", json.dumps(extra)]
+    # The last ones win: what a test says itself.
+    command = [str(BIN / "ansible-playbook"), name, "-i", hosts or inventory(), *_variables(usual), *arguments, *_variables(extra)]
     begin = time.monotonic()
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=600, check=False)
     return read(done.returncode, done.stdout + done.stderr, time.monotonic() - begin)
+
+
+def _variables(extra: t.Mapping[str, t.Any] | None) -> list[str]:
+    return ["-e", json.dumps(extra)] if extra else []
 
 
 def read(code: int, output: str, seconds: float) -> Play:
@@ -86,7 +92,7 @@ def read(code: int, output: str, seconds: float) -> Play:
 @contextlib.contextmanager
 def playing(name: str, *arguments: str) -> t.Iterator[subprocess.Popen[str]]:
     """A run of a playbook in the background; it is killed, with all its forks, when the block ends."""
-    command = [str(BIN / "ansible-playbook"), name, "-i", inventory(), *arguments]
+    command = [str(BIN / "ansible-playbook"), name, "-i", inventory(), *_variables(usual), *arguments]
     with subprocess.Popen(
         command, cwd=ROOT, env={**environment(), "PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as run:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Reboots without the controller, on the lab's nodes with the real engine: the agents bring the same launch back, or leave it alone, as they should.
+"""Reboots without the controller, on the lab's nodes: the agents bring the same launch back, or leave it alone, as they should.
 
 The tests build on each other: what one leaves serving is the next one's beginning.
 """
@@ -73,7 +73,7 @@ def long(*names: str) -> t.Any:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _serving() -> t.Iterator[None]:
+def _serving(rehearsed: None) -> t.Iterator[None]:
     """A launch that is to come back; afterwards nothing of it is left."""
     play.lab("up")
     play.install_engine()
@@ -182,6 +182,7 @@ def test_a_start_that_fails_is_diagnosed_in_the_journal_and_tried_again(same: No
     served(before["spark1"], 200)
 
 
+@pytest.mark.long
 def test_a_crashed_rank_is_left_alone_and_so_is_one_that_was_stopped() -> None:
     before = places()
     play.node("spark2", f"docker kill --signal KILL {play.RANKS['spark2']}")

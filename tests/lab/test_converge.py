@@ -25,11 +25,14 @@ CHOSEN = ("recipe changed in harmless fields", "container removed, two runs at o
 def _scene() -> t.Iterator[Scene]:
     run.prepare([])
     scene = Scene()
+    # `make faults` plays all of them with the real engine.
+    scene.extra = {"tp_launch_engine": "sglang"}
     yield scene
     scene.leave()
     play.empty(*NODES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_fault_is_mended_by_one_run(scene: Scene, name: str) -> None:
     fault = next(fault for fault in mending.FAULTS if fault.name == name)

@@ -183,8 +183,8 @@ def test_a_limit_that_cuts_a_rank_is_refused(untouched: None) -> None:
     "changes, sentence",
     [
         ({"engine": "tgi"}, "The engine 'tgi' is not known: choose sglang or vllm."),
-        ({"tensor_parallel_size": 3}, "tensor_parallel_size is 3, but there are 2 nodes with 1 GPU each: set it to 2"),
-        ({"tensor_parallel_size": 4}, "tensor_parallel_size is 4, but there are 2 nodes with 1 GPU each: set it to 2"),
+        ({"tensor_parallel_size": 3}, "tensor_parallel_size is 3, but there are 2 nodes with 1 GPU each: possible are tensor_parallel_size 2"),
+        ({"tensor_parallel_size": 4}, "tensor_parallel_size is 4, but there are 2 nodes with 1 GPU each: possible for this model are tensor_parallel_size 2"),
         ({"modell": {}}, "has no key 'modell': do you mean 'model'?"),
         (
             {"engines__vllm__arguments__max_DASH_num_DASH_seqz": 8},
@@ -244,6 +244,7 @@ def test_a_node_whose_docker_is_stopped_is_refused(untouched: None) -> None:
     assert "sudo systemctl start docker" in run.text
 
 
+@pytest.mark.long
 def test_a_killed_worker_restarts_both_ranks_and_a_killed_run_is_taken_up_again() -> None:
     before = play.ranks()
     play.node("spark2", f"docker kill --signal KILL {play.RANKS['spark2']}")
@@ -280,7 +281,7 @@ def test_the_key_of_the_api_shows_up_nowhere() -> None:
     secret = "sk-lab-7f3a9c51"
     begin = play.node("spark1", "date +%s").strip()
     token = "hf_lab_0815_token"
-    extra = {"tp_launch_api_key": secret, "tp_launch_listen_address": "127.0.0.1", "tp_launch_environment": {"HF_TOKEN": token}}
+    extra = {"tp_launch_engine": "sglang", "tp_launch_api_key": secret, "tp_launch_listen_address": "127.0.0.1", "tp_launch_environment": {"HF_TOKEN": token}}
     run = play.playbook(DEPLOY, "-vvv", "--diff", extra=extra)
     assert run.code == 0, run.output[-5000:]
     assert "answered" in run.text
@@ -310,6 +311,7 @@ def test_stop_removes_the_ranks_and_is_safe_to_repeat() -> None:
     assert "No node has a rank of 'tiny-qwen'" in misspelt.text
 
 
+@pytest.mark.long
 def test_the_installed_collection_is_played_by_name() -> None:
     begin = time.monotonic()
     run = play.playbook("sparkstack.inference.deploy_qwen", "--check", extra={"tp_launch_recipe": str(RECIPE)})

@@ -165,6 +165,7 @@ def test_a_bundle_of_logs_needs_no_node(folder: pathlib.Path) -> None:
     without(files, KEY)
 
 
+@pytest.mark.long
 def test_a_relaunch_asks_nccl_and_tells_how_it_ends(folder: pathlib.Path) -> None:
     for name in play.RANKS:
         play.empty(name)
@@ -179,6 +180,7 @@ def test_a_relaunch_asks_nccl_and_tells_how_it_ends(folder: pathlib.Path) -> Non
     assert "tiny-qwen3-moe serves: its head has just answered. It is started once more only with -e force=true." in again
 
 
+@pytest.mark.long
 def test_a_healthy_deployment_and_then_a_dead_rank_of_it(folder: pathlib.Path) -> None:
     text = told(run(f"ansible-playbook {DIAGNOSE} -i sparks.ini -e strict=true", folder))
     assert "READY: All 2 ranks serve." in text and "closer look" not in text

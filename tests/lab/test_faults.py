@@ -23,10 +23,8 @@ CHOSEN = (
     (SGLANG, "worker killed while it loads"),
     (SGLANG, "worker's container removed while it loads"),
     (SGLANG, "fabric cut while the ranks load"),
-    (SGLANG, "slow disk"),
     (VLLM, "image of the wrong architecture"),
     (VLLM, "unknown flag"),
-    (VLLM, "wrong interface on the worker"),
 )
 # The aim is 5 s on a machine that does nothing else, which `make faults` tells as a figure.
 CRASH_SECONDS = 15

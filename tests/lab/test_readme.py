@@ -45,6 +45,7 @@ def test_the_readme_has_the_commands_that_are_played_here() -> None:
     assert len(BLOCKS) == 4 and len(TABLE) >= 5
 
 
+@pytest.mark.long
 def test_make_demo_ends_with_an_answer() -> None:
     # In the checkout itself, whose environment and image are there; a clean machine takes the same way from its start.
     done = subprocess.run(["make", "demo"], cwd=play.ROOT, capture_output=True, text=True, timeout=1800, check=False)
@@ -59,6 +60,7 @@ def test_the_way_to_real_sparks_leads_to_an_answer(clone: Clone) -> None:
     assert "answered" in output
 
 
+@pytest.mark.long
 def test_the_table_of_commands(clone: Clone) -> None:
     for words in TABLE:
         command = words[0]
@@ -73,6 +75,10 @@ def test_the_table_of_commands(clone: Clone) -> None:
             # Nor is there a record of it; test_deploy.py makes a report of a launch that was.
             said = " ".join(run(command, clone, code=2).split())
             assert "There is no record of 'qwen3.5-122b-a10b-fp8', neither in" in said
+        elif "inference.router " in command:
+            # Nor are there replicas; test_router.py has two.
+            said = " ".join(run(command, clone, code=2).split())
+            assert "No node has a rank 0 of 'my-model' or of its replicas 'my-model-rN'" in said
         elif command.startswith(("ansible-playbook ", "ansible ")):
             # This machine has no Prometheus.
             run(command.replace("/etc/prometheus/", f"{clone.folder}/"), clone)

@@ -171,6 +171,7 @@ def test_nccl_lines_are_late_in_a_pipe_and_at_once_in_a_file(pair: tuple[Rank, R
 # On the lab.
 
 
+@pytest.mark.long
 def test_it_is_deployed_watched_and_proved_on_the_lab() -> None:
     play.lab("up")
     play.install_engine()
@@ -189,6 +190,7 @@ def test_it_is_deployed_watched_and_proved_on_the_lab() -> None:
 LEDGER = "/var/lib/sparkstack/deployments/tiny-sglang-rehearsal"
 
 
+@pytest.mark.long
 def test_a_new_launch_that_comes_to_nothing_brings_the_one_before_back() -> None:
     good = json.loads(play.node("spark1", f"cat {LEDGER}/good.json"))
     recipe = {"tp_launch_recipe": str(play.ROOT / "tests/lab/recipes/tiny-sglang-rehearsal.yml")}

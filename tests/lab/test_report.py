@@ -21,7 +21,7 @@ REPORT = "sparkstack.inference.report"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def fresh_nodes() -> None:
+def fresh_nodes(rehearsed: None) -> None:
     """Nodes without a deployment or records of one."""
     play.lab("up")
     play.install_engine()
@@ -57,7 +57,7 @@ def test_a_launch_that_serves(folder: pathlib.Path) -> None:
     run = play.playbook("deploy_qwen.yml", extra=extra(folder, "good.html"))
     assert run.code == 0, run.output
     page = read(folder / "good.html")
-    assert "✓ READY" in page and "served after" in page and "told by the watch" in page
+    assert "✓ READY" in page and "served after" in page and "GiB available at first" in page
     for word in ("spark1", "spark2", "load_weights", "kv_cache", "Preflight", "What was brought"):
         assert word in page
 
@@ -71,11 +71,11 @@ def test_a_second_run_has_nothing_to_tell_but_that_it_serves(folder: pathlib.Pat
 def test_it_is_told_again_out_of_the_record(folder: pathlib.Path) -> None:
     run = play.playbook(REPORT, extra={"deployment": play.DEPLOYMENT, **extra(folder, "later.html")})
     assert run.code == 0 and "READY: All 2 ranks serve." in run.text, run.output
-    assert "told by the watch" in read(folder / "later.html")
+    assert "GiB available at first" in read(folder / "later.html")
     # Where the controller has kept nothing, a node has.
     run = play.playbook(REPORT, extra={"deployment": play.DEPLOYMENT, **extra(folder, "node.html"), "tp_launch_history_dir": ""})
     assert run.code == 0 and "READY: All 2 ranks serve." in run.text, run.output
-    assert "told by the watch" in read(folder / "node.html")
+    assert "GiB available at first" in read(folder / "node.html")
 
 
 @pytest.mark.long
@@ -85,7 +85,8 @@ def test_a_launch_that_fails_shows_where_each_rank_stood(folder: pathlib.Path) -
     recipe["engines"]["vllm"]["environment"]["VLLM_CPU_KVCACHE_SPACE"] = "100"
     path = folder / "big.yml"
     path.write_text(yaml.safe_dump(recipe))
-    run = play.playbook("deploy_qwen.yml", extra={"tp_launch_recipe": str(path), "tp_launch_memory_check": "warn", **extra(folder, "failed.html")})
+    own = {"tp_launch_recipe": str(path), "tp_launch_engine": "vllm", "tp_launch_memory_check": "warn"}
+    run = play.playbook("deploy_qwen.yml", extra={**own, **extra(folder, "failed.html")})
     assert run.code == 2, run.output
     page = read(folder / "failed.html")
     assert "✕ FAILED" in page and "Where each rank stood" in page and "It came to phase" in page and "Evidence" in page

@@ -39,6 +39,7 @@ def test_the_stages_serve_a_model() -> None:
     assert all(rank["running"] for rank in play.ranks().values())
 
 
+@pytest.mark.long
 def test_a_second_time_they_change_nothing() -> None:
     before = {name: rank["id"] + rank["started"] for name, rank in play.ranks().items()}
     for stage in STAGES:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""status and stop on the lab's nodes with the real engine. The tests build on each other: what one leaves is the next one's beginning."""
+"""status and stop on the lab's nodes. The tests build on each other: what one leaves is the next one's beginning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATUS, STOP = "playbooks/status.yml", "playbooks/stop.yml"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def serving() -> None:
+def serving(rehearsed: None) -> None:
     """The lab's deployment serves."""
     play.lab("up")
     play.install_engine()
@@ -56,15 +56,15 @@ def test_what_serves_is_told_whole(tmp_path: pathlib.Path) -> None:
         (1, "spark2", "running", "ready"),
     ]
     for rank in one["ranks"]:
-        assert rank["memory_bytes"] > 100 << 20 and rank["uptime_seconds"] > 0 and rank["launch_id"] == one["launch_id"] == one["good"]["launch_id"]
+        assert rank["memory_bytes"] > 10 << 20 and rank["uptime_seconds"] > 0 and rank["launch_id"] == one["launch_id"] == one["good"]["launch_id"]
     assert one["good"]["answered"] and one["good"]["who"]["user"]
     assert f"{play.DEPLOYMENT} runs as the recipe says" in run.text and re.search(r"spark2: \d+\.\d of \d+\.\d GiB available", run.text)
 
 
 def test_what_differs_from_the_recipe_is_told(tmp_path: pathlib.Path) -> None:
-    found, run = look(tmp_path, tp_launch_arguments={"max-model-len": 256})
-    assert found["deployments"][play.DEPLOYMENT]["drift"] == ["engines.vllm.arguments.max-model-len: 512 -> 256"]
-    assert f"{play.DEPLOYMENT} differs from the recipe: engines.vllm.arguments.max-model-len: 512 -> 256" in run.text
+    found, run = look(tmp_path, tp_launch_arguments={"context-length": 256})
+    assert found["deployments"][play.DEPLOYMENT]["drift"] == ["engines.sglang.arguments.context-length: 512 -> 256"]
+    assert f"{play.DEPLOYMENT} differs from the recipe: engines.sglang.arguments.context-length: 512 -> 256" in run.text
 
 
 def test_of_a_node_that_is_not_reached_nothing_is_assumed(tmp_path: pathlib.Path) -> None:
@@ -101,7 +101,7 @@ def test_stop_gives_the_memory_back_and_proves_it(tmp_path: pathlib.Path) -> Non
     assert run.code == 0 and all(count == 1 for count in run.changed.values()), run.output
     for name in play.RANKS:
         back = re.search(name + r": (\S+) ([GM])iB came back, \d+\.\d of \d+\.\d GiB available", run.text)
-        assert back and float(back[1]) * (1024 if back[2] == "G" else 1) > 500, run.output
+        assert back and float(back[1]) * (1024 if back[2] == "G" else 1) > 10, run.output
     assert not play.containers("spark1") and not play.containers("spark2")
     # Nothing is left but the records.
     for name in play.RANKS:

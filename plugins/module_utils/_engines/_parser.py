@@ -12,10 +12,10 @@ OPTIONS_MARK = "@@sparkstack-options "
 """Begins the one line of the output that counts: engines print warnings of their own while they are imported."""
 
 DUMP = """
-import argparse, json, sys
+import argparse, importlib.util, json, sys
 
 
-def dump(parser, version):
+def dump(parser, version, packages=()):
     options = {}
     # What is registered counts: vLLM 0.33 hides some spellings of an option from the option itself.
     for flag, action in parser._option_string_actions.items():
@@ -30,5 +30,6 @@ def dump(parser, version):
         })
         option["flags"].append(flag)
     described = {"version": version, "options": list(options.values())}
+    described["packages"] = [package for package in packages if importlib.util.find_spec(package)]
     sys.stdout.write("\\n@@sparkstack-options " + json.dumps(described) + "\\n")
 """

@@ -33,6 +33,35 @@ class RankSpec:
     arguments: t.Mapping[str, t.Any] = field(default_factory=dict)
     """The recipe's arguments: option name without dashes to value."""
     with_api_key: bool = False
+    pipeline_parallel_size: int = 1
+    """Stages, each of C(tensor_parallel_size) GPUs: ranks are numbered stage by stage."""
+    expert_parallel: bool = False
+    """Whole experts go to the GPUs of a stage, not a part of each to all."""
+    executor: str = "mp"
+    """Who brings the ranks' processes together, one of the engine's C(executors)."""
+    addresses: t.Tuple[str, ...] = ()
+    """The addresses of all ranks on the fabric, in rank order, for an executor that asks who is there."""
+
+
+@dataclass(frozen=True)
+class Executor:
+    """What brings the ranks of an engine together, where that is not the engine itself."""
+
+    title: str
+    package: str
+    """The Python package that the image must have for it."""
+    ports: t.Callable[[int, int], t.Tuple[int, ...]]
+    """(rank, rendezvous port) to the ports on which the rank's node must have no other listener, the rendezvous port among them."""
+    head_first: bool
+    """The head is started before the others, which join it."""
+    node_bytes: t.Callable[[int], int]
+    """Rank to the bytes of main memory that it takes on the rank's node, beside the engine's own processes."""
+    least_shm: int
+    """Bytes that C(/dev/shm) must have for it."""
+    told: str
+    """How it is set up, for the plan: a clause."""
+    token: str = ""
+    """The variable of a secret without which everybody who reaches its ports may command it."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +90,14 @@ class Launch:
     """What before its name turns an option off (no-), where the parser has such a form."""
     api_key_variable: str
     """The environment variable by which the API key reaches the container."""
+    executors: t.Tuple[str, ...] = ("mp",)
+    """Who can bring the ranks' processes together; the first is taken where the recipe says nothing."""
+    even_experts: bool = False
+    """Experts can only be spread evenly over the GPUs of a stage."""
+    worker_ports: bool = False
+    """Every rank listens on the API's port, not the head alone."""
+    joined_by: t.Mapping[str, Executor] = field(default_factory=dict)
+    """What that is, for those of C(executors) that are not the engine itself."""
 
 
 PHASES = (

@@ -47,6 +47,11 @@ def _command(spec: RankSpec) -> t.List[str]:
     argv = ["python3", "-c", _WITH_KEY] if spec.with_api_key else ["python3", "-m", "sglang.launch_server"]
     argv += ["--model-path", spec.model_path, "--served-model-name", spec.served_name]
     argv += ["--tp-size", str(spec.tensor_parallel_size), "--nnodes", str(spec.ranks), "--node-rank", str(spec.rank)]
+    if spec.pipeline_parallel_size > 1:
+        argv += ["--pp-size", str(spec.pipeline_parallel_size)]
+    if spec.expert_parallel:
+        # "ep_size" counts GPUs, within one stage's tensor parallel group.
+        argv += ["--ep-size", str(spec.tensor_parallel_size)]
     argv += ["--dist-init-addr", "{0}:{1}".format(spec.head_address, spec.rendezvous_port)]
     # A worker serves a dummy /health on the same port; it is not for the office network.
     argv += ["--host", spec.listen_address if spec.rank == 0 else "127.0.0.1", "--port", str(spec.port)]
@@ -70,7 +75,7 @@ LAUNCH = Launch(
     command=_command,
     environment=_environment,
     owned=frozenset(
-        "model-path model served-model-name tp-size tensor-parallel-size pp-size pipeline-parallel-size nnodes node-rank "
+        "model-path model served-model-name tp-size tensor-parallel-size pp-size pipeline-parallel-size ep-size expert-parallel-size ep nnodes node-rank "
         "dist-init-addr nccl-init-addr host port api-key".split()
     ),
     secret=frozenset(["admin-api-key", "ssl-keyfile-password"]),
@@ -111,6 +116,8 @@ runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
     underscores=False,
     negation=None,
     api_key_variable="SGLANG_API_KEY",
+    even_experts=True,
+    worker_ports=True,
 )
 
 # How its log reads: 0.4 to 0.5.23, from the wheels' own sources and from runs of 0.5.17 on two nodes.

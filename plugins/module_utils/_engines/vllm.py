@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.sparkstack.inference.plugins.module_utils._engines import _ray
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._argv import CACHE, render
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._parser import DUMP
 from ansible_collections.sparkstack.inference.plugins.module_utils._engines._types import (
@@ -28,15 +29,25 @@ from ansible_collections.sparkstack.inference.plugins.module_utils._engines._vll
 def _command(spec: RankSpec) -> t.List[str]:
     argv = ["vllm", "serve", spec.model_path, "--served-model-name", spec.served_name]
     argv += ["--tensor-parallel-size", str(spec.tensor_parallel_size)]
-    # Native multi-node mode, since 0.11.1. "nnodes > 1 can only be set when distributed executor backend is mp, uni or
-    # external_launcher."; a CPU build doesn't choose mp by itself, so it is said.
-    argv += ["--nnodes", str(spec.ranks), "--node-rank", str(spec.rank), "--distributed-executor-backend", "mp"]
-    argv += ["--master-addr", spec.head_address, "--master-port", str(spec.rendezvous_port)]
+    if spec.pipeline_parallel_size > 1:
+        argv += ["--pipeline-parallel-size", str(spec.pipeline_parallel_size)]
+    if spec.expert_parallel:
+        argv += ["--enable-expert-parallel"]
+    over_ray = spec.executor == "ray"
+    if over_ray:
+        # One command for all ranks: those of the other nodes are processes that Ray starts there.
+        argv += ["--distributed-executor-backend", "ray"]
+    else:
+        # Native multi-node mode, since 0.11.1. "nnodes > 1 can only be set when distributed executor backend is mp, uni or
+        # external_launcher."; a CPU build doesn't choose mp by itself, so it is said.
+        argv += ["--nnodes", str(spec.ranks), "--node-rank", str(spec.rank), "--distributed-executor-backend", "mp"]
+        argv += ["--master-addr", spec.head_address, "--master-port", str(spec.rendezvous_port)]
     if spec.rank == 0:
         argv += ["--host", spec.listen_address, "--port", str(spec.port)]
-    else:
+    elif not over_ray:
         argv += ["--headless"]
-    return argv + render(spec.arguments, negation=LAUNCH.negation)
+    argv += render(spec.arguments, negation=LAUNCH.negation)
+    return _ray.command(spec, argv) if over_ray else argv
 
 
 def _environment(spec: RankSpec) -> t.Dict[str, str]:
@@ -46,6 +57,7 @@ def _environment(spec: RankSpec) -> t.Dict[str, str]:
         "VLLM_CACHE_ROOT": CACHE + "/vllm",
         # The message queue's reader waits that long for a rank that has died (300 s) before the request fails.
         "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "120",
+        **(_ray.environment(spec) if spec.executor == "ray" else {}),
     }
 
 
@@ -55,7 +67,7 @@ LAUNCH = Launch(
     command=_command,
     environment=_environment,
     owned=frozenset(
-        "model served-model-name tensor-parallel-size pipeline-parallel-size nnodes node-rank master-addr master-port "
+        "model served-model-name tensor-parallel-size pipeline-parallel-size enable-expert-parallel nnodes node-rank master-addr master-port "
         "headless host port distributed-executor-backend api-key".split()
     ),
     secret=frozenset(["hf-token"]),
@@ -85,12 +97,14 @@ LAUNCH = Launch(
 import vllm
 from vllm.entrypoints.cli import serve
 
-dump(serve.make_arg_parser(serve.FlexibleArgumentParser()), vllm.__version__)
+dump(serve.make_arg_parser(serve.FlexibleArgumentParser()), vllm.__version__, ["ray"])
 """,
     abbreviations=True,
     underscores=True,
     negation="no-",
     api_key_variable="VLLM_API_KEY",
+    executors=("mp", "ray"),
+    joined_by={"ray": _ray.EXECUTOR},
 )
 
 # How its log reads: 0.9 to 0.33, from the wheels' own sources and from runs of 0.32.0 on two nodes.
@@ -120,6 +134,8 @@ LOG = Log(
         M("parse_args", "Using max model len", r"len (?P<context_tokens>\d+)"),
         # Ray's word on the node itself, and on the head's: needed to tell whose the lines are that it brings to the head's log.
         M("parse_args", "Local node IP:"),
+        # The head's Ray is complete: what follows is the engine's.
+        M("parse_args", "Ray launcher: all of "),
         M("parse_args", "existing Ray cluster at address:"),
         M("init_dist", "DP group leader: node_rank="),
         M("init_dist", "No current placement group found"),
@@ -155,6 +171,7 @@ LOG = Log(
         M("ready", '/completions HTTP/1.1" 200'),
     ),
     signatures=(
+        *_ray.SIGNATURES,
         # Printed when idle as well.
         S("noise", "No available shared memory broadcast block found", "noise", line=True),
         S("noise", "WorkerProc initialization failed due to an exception", "wrapper"),

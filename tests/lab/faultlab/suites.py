@@ -47,7 +47,8 @@ def scenarios(suite: Suite, texts: t.Sequence[str]) -> list[Outcome]:
     report.unlink(missing_ok=True)
     files = [str(play.ROOT / "tests" / name) for name in suite.tests]
     command = [str(play.BIN / "pytest"), "-q", "-m", "lab", f"--junitxml={report}", *files]
-    done = subprocess.run(command, cwd=play.ROOT, env=play.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    environment = {**play.environment(), "SPARKSTACK_LAB_ENGINE": "vllm"}
+    done = subprocess.run(command, cwd=play.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     outcomes = read(report, suite)
     if done.returncode and all(outcome.right for outcome in outcomes):
         outcomes.append(Outcome(suite.name, "", wrong=[f"the tests ended with code {done.returncode}: {done.stdout[-2000:]}"]))

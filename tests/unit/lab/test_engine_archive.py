@@ -186,6 +186,28 @@ def test_an_interrupted_build_leaves_nothing_and_the_next_one_makes_the_product_
     assert sorted(path.name for path in (tmp_path / "engine").iterdir()) == [".lock", "vllm-cpu-k1"]
 
 
+def test_what_is_made_on_demand_is_made_where_it_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARKSTACK_LAB", str(tmp_path))
+    monkeypatch.setattr(rootfs, "install_tools", lambda: None)
+
+    def make(_work: pathlib.Path, out: pathlib.Path) -> None:
+        (out / "image.tar").write_text("made")
+
+    monkeypatch.setattr(products, "products", lambda: [products.Product(name, "k1", "image.tar", make) for name in ("vllm-cpu", "vllm-ray")])
+    assert set(products.ON_DEMAND) == {"vllm-ray", "nginx", "routers"}
+    assert list(products.build()) == ["vllm-cpu"]
+    assert [path.name for path in (tmp_path / "engine").glob("vllm-*")] == ["vllm-cpu-k1"]
+    # It stands on the first image, which is made for it and not asked for.
+    assert list(products.build(["vllm-ray"])) == ["vllm-ray"]
+    assert sorted(path.name for path in (tmp_path / "engine").glob("vllm-*")) == ["vllm-cpu-k1", "vllm-ray-k1"]
+
+
+def test_every_product_has_a_key_of_its_own() -> None:
+    made = {product.name: product.key for product in products.products()}
+    assert len(set(made.values())) == len(made)
+    assert not set(products.ON_DEMAND) & {*products.IMAGES, *products.MODELS}
+
+
 def test_the_cache_keeps_the_two_newest(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARKSTACK_LAB", str(tmp_path))
     for age, key in ((30, "old"), (20, "middle")):

@@ -58,6 +58,7 @@ def container(rank: int, **more: t.Any) -> dict[str, t.Any]:
 
 def info(*containers: dict[str, t.Any]) -> dict[str, t.Any]:
     found = {"docker": {"reachable": True, "error": None}, "containers": list(containers), "image": {"identity": "i"}, "ledger": {}, "autostart": {}}
+    found["routers"] = []
     return {**found, "now": NOW, "booted_at": NOW - 60}
 
 
@@ -259,7 +260,7 @@ SLICE = {"awx_workflow_job_name": "Sparks: prepare", "awx_job_template_name": "S
 
 def test_a_limited_or_sliced_job_is_refused_before_anything_is_touched(project: Project) -> None:
     project.real("inference_plan")
-    job = project.job("prepare", limit="spark1")
+    job = project.job("prepare", limit="spark1", extravars={"tp_launch_recipe": str(ROOT / "tests" / "lab" / "recipes" / "tiny-qwen3-moe.yml")})
     assert job.ended == ("failed", 2) and job.sentence() == job.artifacts["summary"]
     assert job.sentence().startswith("spark2 is left out of this run, but a launch needs all its ranks (spark1, spark2): run it without --limit")
     job = project.job("prepare", extravars=SLICE)

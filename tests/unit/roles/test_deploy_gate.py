@@ -13,14 +13,14 @@ import typing as t
 import pytest
 import yaml
 from test_preflight_role import INPUTS, ROOT, Preflight
-from test_tp_launch_ways import STAND_IN
+from test_tp_launch_ways import STAND_IN, TAKES
 
 sys.path[:0] = [str(ROOT / "tests" / "unit" / "plugins"), str(ROOT / "tests" / "unit" / "plugins" / "plugin_utils")]
 
 from preflighting import Scene  # noqa: E402  (the path above must come first)
 
 STUBS = {
-    "tp_launch/inputs": [{"ansible.builtin.set_fact": {"tp_launch_inputs": {**INPUTS, "hosts": ["spark1", "spark2"]}}}],
+    "tp_launch/inputs": [{"ansible.builtin.set_fact": {"tp_launch_inputs": {**INPUTS, **TAKES}}}],
     "tp_launch/reach": [],
     "tp_launch/plan": [{"ansible.builtin.set_fact": {"tp_launch_plan": "{{ wanted_plan }}", "tp_launch_node": {"info": {"image": {"identity": "i"}}}}}],
     "tp_launch/carry_out": [{"sparkstack.inference.inference_launch": {}}],

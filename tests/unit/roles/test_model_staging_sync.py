@@ -29,10 +29,16 @@ MODULES = ("model_sync", "model_manifest_info", "fabric_facts", "docker_image_sy
 RECIPE = {
     "deployment": "some",
     "hosts": ["spark1", "spark2"],
+    "members": ["spark1", "spark2"],
+    "candidates": ["spark1", "spark2"],
+    "placing": False,
+    "replica": None,
+    "replicas": [{"deployment": "some", "replica": None, "hosts": ["spark1", "spark2"]}],
     "model_path": "/of/recipe",
     "image": "recipe:1",
     "port": 1,
     "rendezvous_port": 2,
+    "ports": [[1, 2], []],
     "ready_timeout": 9,
 }
 STUBS = {

@@ -10,8 +10,10 @@ import pathlib
 import re
 import subprocess
 import sys
+import typing as t
 
 import pytest
+import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 WHOLE = "[head]\nspark1\n[workers]\nspark2\n[sparks:children]\nhead\nworkers\n[others]\nnas\n"
@@ -119,3 +121,23 @@ def test_of_what_needs_no_node_the_values_are_looked_at_too(tmp_path: pathlib.Pa
     (tmp_path / "head.log").write_text("no engine\n")
     told = "strict is 'perhaps', and can only be true or false: write strict=true or strict=false."
     assert play(tmp_path, "", "sparkstack.inference.diagnose", "-e", "logs=head.log", "-e", "strict=perhaps") == (2, told)
+
+
+def tasks_of(node: t.Any) -> t.Iterator[dict[str, t.Any]]:
+    """All tasks of a file, those in blocks too."""
+    for entry in node if isinstance(node, list) else []:
+        yield entry
+        for inside in ("block", "rescue", "always", "tasks", "pre_tasks", "post_tasks"):
+            yield from tasks_of(entry.get(inside))
+
+
+def test_what_is_registered_is_not_lost_to_a_host_that_skips() -> None:
+    """Of a skipped task Ansible registers "skipped" for all hosts where run_once is a template: it looks at the text, which is true whatever it holds."""
+    lost = [
+        f"{path.relative_to(ROOT)}: {task.get('name')}"
+        for folder in ("roles", "playbooks")
+        for path in (ROOT / folder).rglob("*.yml")
+        for task in tasks_of(yaml.safe_load(path.read_text()))
+        if {"register", "when"} <= set(task) and isinstance(task.get("run_once"), str)
+    ]
+    assert lost == []

@@ -110,6 +110,8 @@ def test_nodes_that_do_not_answer_are_no_nodes_without_a_record(ways: Ways) -> N
     said = " ".join(ways.play("report", {"inference_info": [{"unreachable": True}]}, **words).split())
     lacks = f"so it is unknown whether they keep a record of 'tiny'; {ways.folder}/none has none."
     assert f"No node answers (spark1: Connection timed out), {lacks} For each of them, {AWAY}" in said and "There is no record" not in said
+    said = " ".join(ways.play("report", {"inference_info": [{"unreachable": True}]}, deployment="tiny").split())
+    assert f"whether they keep a record of 'tiny'; on the controller none is kept. For each of them, {AWAY}" in said
     said = " ".join(ways.play("report", {"inference_info spark2": [{"unreachable": True}]}, launch="L7", **words).split())
     lacks = f"There is no record of launch L7 of 'tiny', neither in {ways.folder}/none nor on the nodes that answer."
     assert f"{lacks} One may be on spark2, where nothing answers (Connection timed out): {AWAY}" in said

@@ -45,7 +45,8 @@ MINE = {"lock": {"run": "r", "user": "alice", "host": "ctl1"}, "took_over": None
 _WORDS = "deployment engine image model model_mount served_name address head_address listen_address shm_size cache_dir launch_id"
 LAUNCH = {
     **dict.fromkeys(_WORDS.split(), "x"), **dict.fromkeys(["rank", "ranks", "tensor_parallel_size", "rendezvous_port", "port"], 1),
-    "arguments": {}, "environment": {}, "gpus": False, "infiniband": False, "cap_add": [],
+    "pipeline_parallel_size": 1, "expert_parallel": False, "executor": "mp", "addresses": ["x", "x"], "arguments": {}, "environment": {},
+    "gpus": False, "infiniband": False, "cap_add": [],
 }  # fmt: skip
 
 
@@ -54,11 +55,18 @@ def record(launch: str, image: str) -> dict[str, t.Any]:
     return {"launch_id": launch, "recipe": {"name": "tiny", "model": model}, "image": {"name": "x:1", "content": image}, "model": {"digest": "d"}}
 
 
+TAKES: dict[str, t.Any] = {
+    "hosts": ["spark1", "spark2"], "members": ["spark1", "spark2"], "candidates": ["spark1", "spark2"], "placing": False, "replica": None,
+    "replicas": [{"deployment": "tiny", "replica": None, "hosts": ["spark1", "spark2"]}],
+}  # fmt: skip
+
+
 def plan(launch: str, image: str, **changes: t.Any) -> dict[str, t.Any]:
     """What inference_plan says of a launch that is to be started."""
     return {
-        "deployment": "tiny", "hosts": ["spark1", "spark2"], "engine": "vllm", "image": "x:1", "model_path": "/m", "served_name": "tiny", "port": 8000,
-        "rendezvous_port": 29501, "ready_timeout": 60, "proof": {"prompt": "a", "max_tokens": 1, "timeout": 1}, "recipe": record("", "")["recipe"],
+        "deployment": "tiny", "name": "tiny", **TAKES, "engine": "vllm", "image": "x:1", "model_path": "/m", "served_name": "tiny", "port": 8000,
+        "rendezvous_port": 29501, "ports": [[8000, 29501], []], "head_first": False, "ready_timeout": 60,
+        "proof": {"prompt": "a", "max_tokens": 1, "timeout": 1}, "recipe": record("", "")["recipe"],
         "action": "restart", "reasons": ["new"], "differences": [], "idle": False, "staged": True, "unrecorded": False, "image_content": image,
         "model_digest": "d", "endpoint": "http://spark1:8000/v1", "launch_id": launch, "secret": [],
         "ranks": [{"node": f"spark{rank + 1}", "spec_hash": "h", "evict": [], "wanted_free": 0, "launch": LAUNCH} for rank in range(2)], **changes,
@@ -70,6 +78,7 @@ class Ways:
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
+        self.workers = ["spark2"]
         here = folder / "ansible_collections" / "sparkstack" / "inference"
         (here / "plugins" / "action").mkdir(parents=True)
         (here / "roles").mkdir()
@@ -104,7 +113,9 @@ class Ways:
             "inference_proof": [{"answered": True, "text": "b", "tokens": 1, "seconds": 0.1}],
         }
         (self.folder / "answers.json").write_text(json.dumps({**known, **answers}))
-        inventory = {"all": {"children": {"head": {"hosts": {"spark1": None}}, "workers": {"hosts": {"spark2": None}}}, "vars": {"ansible_become": False}}}
+        inventory = {
+            "all": {"children": {"head": {"hosts": {"spark1": None}}, "workers": {"hosts": dict.fromkeys(self.workers)}}, "vars": {"ansible_become": False}}
+        }
         (self.folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
         role = {"name": "sparkstack.inference.tp_launch", "tasks_from": part}
         facts = {"model_staging_manifest": {"digest": "d"}, "tp_launch_recipe": "tiny", "tp_launch_history_dir": "", **variables}
@@ -135,6 +146,14 @@ def test_a_controller_that_keeps_no_record_does_not_cost_the_images(ways: Ways) 
     told = ways.play("main", answers, tp_launch_history_dir="/nowhere")
     assert "The record of launch L2 could not be kept: Read-only file system." in told and ways.locks() == ["held", "free"]
     assert [[call["repository"] for call in ways.calls("docker_image_tag", host)] for host in ("spark1", "spark2")] == [[["sparkstack-kept:tiny-good"]]] * 2
+
+
+@pytest.mark.parametrize("head_first", [False, True])
+def test_the_head_is_started_last_or_where_the_others_join_it_first(ways: Ways, head_first: bool) -> None:
+    told = ways.play("main", {"inference_plan": [{"plan": plan("L2", "new", head_first=head_first)}]})
+    assert (told.index(" : Start rank 0]") < told.index(" : Start rank 1]")) is head_first, told
+    assert [[call["state"] for call in ways.calls("inference_launch", host)] for host in ("spark1", "spark2")] == [["absent", "started"]] * 2
+    assert [ways.calls("inference_info", host)[0]["ports"] for host in ("spark1", "spark2")] == [[8000, 29501], []]
 
 
 def test_room_is_made_and_the_nodes_are_guarded_while_the_ranks_load(ways: Ways) -> None:
@@ -335,3 +354,141 @@ def test_a_rollback_in_check_mode_plans_with_the_image_that_it_would_give_the_na
     asked = [[call["image"] for call in ways.calls("inference_info", host) if "image" in call] for host in ("spark1", "spark2")]
     assert asked[0] == ["x:1", "x:1", "sparkstack-kept:tiny-good", "sparkstack-kept:tiny-previous", "sparkstack-kept:tiny-good"]
     assert asked[1] == ["x:1", "sparkstack-kept:tiny-good"]
+
+
+HOSTS = ["spark1", "spark2", "spark3", "spark4"]
+GROUPS = [{"deployment": f"tiny-r{at}", "replica": at, "hosts": HOSTS[2 * at : 2 * at + 2]} for at in range(2)]
+MEMBERS = {"name": "tiny", "members": HOSTS, "candidates": HOSTS, "replicas": GROUPS}
+
+
+def replica(at: int, **changes: t.Any) -> dict[str, t.Any]:
+    """What inference_plan says of one of two replicas."""
+    told = plan(f"L{at}", "new", **MEMBERS, **GROUPS[at], **changes)
+    for rank, host in zip(told["ranks"], GROUPS[at]["hosts"], strict=True):
+        rank.update(node=host, launch={**LAUNCH, "deployment": GROUPS[at]["deployment"]})
+    return {**told, "endpoint": f"http://{GROUPS[at]['hosts'][0]}:8000/v1"}
+
+
+def replicas(ways: Ways, answers: dict[str, t.Any], *, first: str = "restart", second: str = "start", **variables: t.Any) -> str:
+    """Play the role with two replicas."""
+    ways.workers = HOSTS[1:]
+    plans = {
+        "inference_plan spark1": [{"plan": replica(0)}, {"plan": replica(0, action=first)}],
+        "inference_plan spark3": [{"plan": replica(1, action=second)}],
+    }
+    return ways.play("main", {**plans, **answers}, **variables)
+
+
+def test_replicas_are_started_watched_and_recorded_each_by_itself(ways: Ways) -> None:
+    told = replicas(ways, {})
+    assert "failed=1" not in told, told
+    for at, (head, worker) in enumerate((HOSTS[:2], HOSTS[2:])):
+        name = f"tiny-r{at}"
+        for host in (head, worker):
+            assert [call["deployment"] for call in ways.calls("inference_launch", host)] == [name, name]
+            [watch] = [call for call in ways.calls("init_phase_wait", host) if call["timeout"] != 0]
+            assert (watch["members"], watch["container"]) == ([head, worker], f"{name}-rank{(head, worker).index(host)}")
+            kept = [call for call in ways.calls("launch_record", host) if "good" in call]
+            assert [(call["deployment"], call["record"]["launch_id"], call["record"]["deployment"]) for call in kept] == [(name, f"L{at}", name)]
+        assert {call["deployment"] for call in ways.calls("deployment_lock", head)} == {name} and not ways.calls("deployment_lock", worker)
+        assert (len(ways.calls("inference_plan", head)), ways.calls("inference_plan", worker)) == (2 - at, [])
+        assert f"http://{head}:8000/v1 answered" in told
+
+
+def test_a_replica_that_serves_is_left_alone_while_the_other_starts(ways: Ways) -> None:
+    told = replicas(ways, {}, first="none")
+    assert "failed=1" not in told, told
+    assert [len(ways.calls("inference_launch", host)) for host in HOSTS] == [0, 0, 2, 2]
+    assert [len(ways.calls("launch_record", host)) for host in HOSTS] == [0, 0, 2, 2]
+
+
+def test_a_replica_that_fails_takes_the_other_not_with_it(ways: Ways) -> None:
+    failed = {"verdict": "failed", "summary": "Rank 1 on spark2 is out of memory.", "remedy": "Free some.", "nodes": {}}
+    told = replicas(ways, {f"init_phase_wait {host}": [failed] for host in HOSTS[:2]})
+    assert told.count("tiny-r0: Rank 1 on spark2 is out of memory. Free some. These replicas serve: tiny-r1.") >= 1, told
+    for head, answered in (("spark1", False), ("spark3", True)):
+        assert [call["good"] for call in ways.calls("launch_record", head) if "good" in call] == [answered]
+        assert [call.get("state", "held") for call in ways.calls("deployment_lock", head)] == ["held", "free"]
+
+
+def test_a_task_that_fails_in_one_replica_ends_that_one_only(ways: Ways) -> None:
+    told = replicas(ways, {"inference_launch spark4": [{}, {"failed": True, "msg": "No such image."}]})
+    assert "tiny-r1: No such image. These replicas serve: tiny-r0." in " ".join(told.split()), told
+    assert "http://spark1:8000/v1 answered" in told and "http://spark3:8000/v1 answered" not in told
+    # All of a replica's nodes know it.
+    assert [call["good"] for host in HOSTS[2:] for call in ways.calls("launch_record", host) if "good" in call] == [False, False]
+
+
+def test_nodes_are_chosen_by_what_they_have_and_the_others_leave(ways: Ways) -> None:
+    ways.workers = HOSTS[1:]
+    open_still = {**plan("L", "new"), "hosts": HOSTS, "members": HOSTS, "candidates": HOSTS, "replicas": [], "placing": True}
+    mine = {"hosts": ["spark2", "spark4"], "members": ["spark2", "spark4"], "candidates": HOSTS}
+    chosen = plan("L2", "new", **mine, replicas=[{"deployment": "tiny", "replica": None, "hosts": mine["hosts"]}])
+    told = ways.play("main", {"inference_plan spark1": [{"plan": open_still}, {"plan": chosen}], "inference_plan spark2": [{"plan": chosen}]})
+    assert "failed=1" not in told and "tiny takes spark2, spark4 of 4 nodes" in told, told
+    [_first, look] = ways.calls("inference_plan", "spark1")
+    assert [seen["name"] for seen in look["seen"]] == HOSTS
+    assert [len(ways.calls("inference_launch", host)) for host in HOSTS] == [0, 2, 0, 2]
+
+
+def real(ways: Ways, **changes: t.Any) -> str:
+    """Play the role on four nodes with the real plan of a recipe with these keys; the image is everywhere, and nothing runs."""
+    ways.workers = HOSTS[1:]
+    action = ways.folder / "ansible_collections/sparkstack/inference/plugins/action/inference_plan.py"
+    action.write_text((ROOT / "plugins/action/inference_plan.py").read_text())
+    info = {
+        "docker": {"reachable": True}, "containers": [], "listeners": [], "architecture": "arm64", "now": 5.0, "autostart": {}, "ledger": {},
+        "image": {"identity": "sha256:aa", "architecture": "arm64", "size_bytes": 1},
+    }  # fmt: skip
+    answers: dict[str, t.Any] = {"inference_info": [info]}
+    for number, host in enumerate(HOSTS, 1):
+        # The real role nccl_env leaves the fabric; here it comes along with the memory.
+        memory = {"unified": True, "gpus": [], "processes": [], "total_bytes": 100 << 30, "available_bytes": (50 + number) << 30}
+        answers[f"gpu_memory_facts {host}"] = [{"ansible_facts": {"gpu_memory": memory, "fabric": {"address": f"192.168.200.1{number}"}}}]
+    recipe = {"name": "tiny", "model": {"path": "/m"}, "engine": "vllm", "tensor_parallel_size": 2, "engines": {"vllm": {"image": "x:1"}}, **changes}
+    told = ways.play("main", answers, tp_launch_recipe=recipe)
+    assert "failed=1" not in told, told
+    return told
+
+
+def started(ways: Ways) -> dict[str, tuple[t.Any, ...]]:
+    """By host its rank as it was started: deployment, rank, ranks and the head's address."""
+    calls = [(host, call) for host in HOSTS for call in ways.calls("inference_launch", host) if call.get("state") == "started"]
+    # Of a number that stands alone ansible-core 2.18 makes a text.
+    return {host: (call["deployment"], int(call["rank"]), int(call["ranks"]), call["head_address"]) for host, call in calls}
+
+
+def test_the_real_plan_of_two_replicas_comes_to_each_node(ways: Ways) -> None:
+    told = real(ways, replicas=2)
+    assert started(ways) == {
+        "spark1": ("tiny-r0", 0, 2, "192.168.200.11"),
+        "spark2": ("tiny-r0", 1, 2, "192.168.200.11"),
+        "spark3": ("tiny-r1", 0, 2, "192.168.200.13"),
+        "spark4": ("tiny-r1", 1, 2, "192.168.200.13"),
+    }
+    assert "(replica 1, the last is 1)" in told
+
+
+def test_the_real_plan_of_stages_and_of_fewer_nodes(ways: Ways) -> None:
+    real(ways, pipeline_parallel_size=2)
+    assert [int(ways.calls("inference_launch", host)[0]["pipeline_parallel_size"]) for host in HOSTS] == [2] * 4
+    for host in HOSTS:
+        (ways.folder / f"inference_launch {host}").unlink()
+    real(ways)
+    assert {host: rank[:3] for host, rank in started(ways).items()} == {"spark3": ("tiny", 0, 2), "spark4": ("tiny", 1, 2)}
+
+
+def test_replicas_are_stopped_each_under_its_own_lock_and_others_where_their_head_is(ways: Ways) -> None:
+    ways.workers = HOSTS[1:]
+    told = ways.play("stop", {"inference_plan spark1": [{"plan": replica(0)}], "inference_launch": [{"actions": []}]})
+    assert "failed=1" not in told, told
+    for head, worker, name in (("spark1", "spark2", "tiny-r0"), ("spark3", "spark4", "tiny-r1")):
+        assert {call["deployment"] for host in (head, worker) for call in ways.calls("inference_launch", host)} == {name}
+        assert [call["deployment"] for call in ways.calls("deployment_lock", head)] == [name, name] and not ways.calls("deployment_lock", worker)
+        for host in (head, worker):
+            (ways.folder / f"inference_launch {host}").unlink()
+    # Of one that was given other nodes than the inventory's head, by its name.
+    holders = [{"kind": "container", "name": "tiny.x-rank0", "bytes": 1}]
+    memory = {"gpu_memory_facts spark4": [{"ansible_facts": {"gpu_memory": {"holders": holders, "gpus": []}}}]}
+    told = ways.play("stop", {**memory, "inference_launch": [{"actions": []}]}, deployment="tiny.x")
+    assert [call["deployment"] for call in ways.calls("deployment_lock", "spark1")][2:] == ["tiny.x", "tiny.x"] and "spark1 -> spark4" in told, told

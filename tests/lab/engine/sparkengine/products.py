@@ -1,7 +1,10 @@
 # Copyright (c) 2026, The sparkstack.inference developers
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The products: the engine's image and model, the rehearsal's image and model. Each is built when what goes into it changes."""
+"""The products: the engine's image and model, the rehearsal's image and model, and on demand the engine's image with Ray and routers.
+
+Each is built when what goes into it changes.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,16 @@ import shutil
 import tarfile
 import typing as t
 
-from . import archive, rehearsal, rootfs, store
+from . import archive, ray, rehearsal, rootfs, routers, store
+from .ray import VLLM_RAY
 from .vllm import HERE, PATH, VLLM, architecture, labels, make_vllm
 
 MODEL = "tiny-qwen3-moe"
 SGLANG, SGLANG_MODEL = "sglang-rehearsal", "tiny-sglang-rehearsal"
 SGLANG_VERSION = "0.5.17"
 IMAGES, MODELS = (VLLM, SGLANG), (MODEL, SGLANG_MODEL)
+# Built where they are named: most tests have no use for them.
+ON_DEMAND = (VLLM_RAY, routers.NGINX, routers.ROUTERS)
 PY_SPY = f"{rootfs.BIN}/py-spy"
 
 
@@ -40,27 +46,33 @@ def products() -> list[Product]:
     makers = [HERE / "sparkengine" / f"{name}.py" for name in ("archive", "rootfs", "vllm")]
     pins = [HERE / "requirements.txt", HERE / "requirements-vllm.txt"]
     vllm = store.key_of([*makers, *pins, *store.files_below(HERE / "image")], words)
+    router = {name: store.key_of([HERE / "sparkengine" / "routers.py", routers.PINS], [vllm, name]) for name in (routers.NGINX, routers.ROUTERS)}
     own = HERE / "sparkengine" / "rehearsal.py"
     package = [*store.files_below(rehearsal.SOURCE), *rehearsal.RECORDED, own, pathlib.Path(__file__)]
+    over_ray = [HERE / "sparkengine" / "ray.py", ray.REQUIREMENTS, *store.files_below(HERE / "image_ray")]
     return [
         Product(VLLM, vllm, "image.tar", make_vllm),
         Product(SGLANG, store.key_of(package, [vllm]), "image.tar", make_sglang),
         Product(MODEL, store.key_of([HERE / "make_model.py"], [vllm]), MODEL, make_model),
         Product(SGLANG_MODEL, store.key_of([own], []), SGLANG_MODEL, make_sglang_model),
+        Product(VLLM_RAY, store.key_of(over_ray, [vllm]), "image.tar", make_ray),
+        Product(routers.NGINX, router[routers.NGINX], "image.tar", lambda work, out: routers.make_nginx(_base_layer(work), work, out / "image.tar")),
+        Product(routers.ROUTERS, router[routers.ROUTERS], "image.tar", lambda work, out: routers.make_routers(_base_layer(work), work, out / "image.tar")),
     ]
 
 
 def build(wanted: t.Sequence[str] = ()) -> dict[str, pathlib.Path]:
-    """Build what is not built yet; return the path of each product's result (wanted empty: of all)."""
+    """Build what is not built yet; return the path of each product's result (wanted empty: of all but those on demand)."""
     results = {}
     for product in products():
         folder = store.found(product.name, product.key)
-        needed = not wanted or product.name in wanted or product.name == VLLM
+        asked = product.name in wanted or (not wanted and product.name not in ON_DEMAND)
+        needed = asked or product.name == VLLM
         if folder is None and needed:
             rootfs.install_tools()
             with store.lock():
                 folder = store.found(product.name, product.key) or _make(product)
-        if folder is not None and (not wanted or product.name in wanted):
+        if folder is not None and asked:
             results[product.name] = folder / product.result
     return results
 
@@ -90,7 +102,7 @@ def make_sglang(work: pathlib.Path, out: pathlib.Path) -> None:
     rehearsal.copy_package(site)
     _take_py_spy(base, work / "root")
     layers = [
-        archive.take_layer(base, 0, work / "base.tar", "mmdebstrap --variant=minbase"),
+        _base_layer(work),
         archive.write_layer(work / "rehearsal.tar", work / "root", ["opt/engine/sglang", PY_SPY], "copy of sglang_rehearsal"),
     ]
     environment = {"PATH": PATH, "PYTHONPATH": "/opt/engine/sglang", "LANG": "C.UTF-8"}
@@ -98,6 +110,11 @@ def make_sglang(work: pathlib.Path, out: pathlib.Path) -> None:
     command = ["python3", "-m", "sglang.launch_server", "--help"]
     config = archive.image_config(layers, architecture(), environment, said, command)
     archive.write_archive(out / "image.tar", f"sparkstack/{SGLANG}:{SGLANG_VERSION}", config, layers)
+
+
+def make_ray(work: pathlib.Path, out: pathlib.Path) -> None:
+    """Write image.tar: the engine image and Ray."""
+    ray.make_ray(_built_image(), work, out)
 
 
 def _take_py_spy(image: pathlib.Path, root: pathlib.Path) -> None:
@@ -112,6 +129,11 @@ def _take_py_spy(image: pathlib.Path, root: pathlib.Path) -> None:
                 (root / PY_SPY).chmod(0o755)
                 return
     raise rootfs.BuildError(f"{image} has no {PY_SPY}.")
+
+
+def _base_layer(work: pathlib.Path) -> archive.Layer:
+    """The engine image's lowest layer."""
+    return archive.take_layer(_built_image(), 0, work / "base.tar", "mmdebstrap --variant=minbase")
 
 
 def make_sglang_model(work: pathlib.Path, out: pathlib.Path) -> None:

@@ -27,7 +27,7 @@ CONFIG = {
     "vocab_size": 512,
     "hidden_size": 128,
     "num_hidden_layers": 12,
-    "num_attention_heads": 4,
+    "num_attention_heads": 8,
     "num_key_value_heads": 2,
     "head_dim": 32,
     "num_experts": 4,

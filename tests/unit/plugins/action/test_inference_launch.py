@@ -156,3 +156,13 @@ def test_ranks_that_are_stopped_keep_their_secrets() -> None:
     node.containers = [{"name": "d-rank1", "running": False, "spec": {"secrets": f"{SECRETS}/d-rank1.env"}}]
     node.left = [f"{SECRETS}/d-rank3.env"]
     assert node.run(state="stopped")["changed"] is False
+
+
+def test_over_ray_a_rank_needs_to_know_who_is_to_come() -> None:
+    ray = {**RANK, "executor": "ray"}
+    with pytest.raises(AnsibleActionFail, match="executor ray needs the addresses of all 2 ranks: set addresses"):
+        Node().run(**ray)
+    with pytest.raises(AnsibleActionFail, match="SGLang has no executor 'ray': take mp"):
+        Node().run(**{**ray, "engine": "sglang"})
+    found = Node().run(**ray, addresses=["192.168.200.11", "192.168.200.12"])
+    assert "192.168.200.11,192.168.200.12" in found["command"] and "--block" in found["command"]

@@ -103,7 +103,19 @@ def test_secrets_are_named_and_not_told() -> None:
 @pytest.mark.parametrize(
     "hosts, arguments, sentence",
     [
-        (["a", "b", "c"], {}, "tensor_parallel_size is 2, but there are 3 nodes with 1 GPU each: set it to 3, or change the inventory's workers."),
+        (
+            ["a", "b", "c"],
+            {"recipe": {**RECIPE, "tensor_parallel_size": 4}},
+            "tensor_parallel_size is 4, but there are 3 nodes with 1 GPU each: possible are tensor_parallel_size 3, tensor_parallel_size 1 with "
+            "pipeline_parallel_size 3 and tensor_parallel_size 1 and replicas 3, or change the inventory's workers.",
+        ),
+        (
+            ["a", "b", "c"],
+            {"recipe": {**RECIPE, "replicas": 2}},
+            "tensor_parallel_size is 2, replicas 2, but there are 3 nodes with 1 GPU each: possible are tensor_parallel_size 3, tensor_parallel_size 1 "
+            "with pipeline_parallel_size 3 and tensor_parallel_size 1 and replicas 3, or change the inventory's workers.",
+        ),
+        (["a", "b"], {"use": ["a", "c"]}, "The node 'c' is neither in the inventory's group 'head' nor in 'workers': choose from a, b."),
         (
             ["spark1", "spark2"],
             {"nodes": NODES * 3},
@@ -120,6 +132,61 @@ def test_refused(hosts: list[str], arguments: dict[str, t.Any], sentence: str) -
     with pytest.raises(AnsibleActionFail) as caught:
         run(hosts, **arguments)
     assert str(caught.value) == sentence
+
+
+HOSTS = ["spark1", "spark2", "spark3", "spark4"]
+REPLICAS = {**RECIPE, "replicas": 2}
+
+
+def test_replicas_are_told_with_their_hosts_and_the_first_stands_for_all() -> None:
+    plan = run(HOSTS, recipe=REPLICAS)["plan"]
+    assert (plan["name"], plan["deployment"], plan["replica"], plan["hosts"]) == ("tiny", "tiny-r0", 0, HOSTS[:2])
+    assert plan["replicas"] == [
+        {"deployment": "tiny-r0", "replica": 0, "hosts": HOSTS[:2]},
+        {"deployment": "tiny-r1", "replica": 1, "hosts": HOSTS[2:]},
+    ]
+    assert (plan["members"], plan["placing"]) == (HOSTS, False)
+    # A record tells the recipe that all of them are of.
+    assert (plan["recipe"]["name"], plan["recipe"]["replicas"]) == ("tiny", 2)
+
+
+def test_a_replica_is_a_launch_of_its_own() -> None:
+    nodes = [{**node, "name": name} for node, name in zip(NODES, HOSTS[2:], strict=True)]
+    plan = run(HOSTS, recipe=REPLICAS, nodes=nodes, placed=HOSTS[2:], replica=1, endpoint_host="10.1.230.13")["plan"]
+    assert (plan["deployment"], plan["hosts"], plan["endpoint"]) == ("tiny-r1", HOSTS[2:], "http://10.1.230.13:8000/v1")
+    assert [(rank["node"], rank["launch"]["deployment"], rank["launch"]["rank"], rank["launch"]["ranks"]) for rank in plan["ranks"]] == [
+        ("spark3", "tiny-r1", 0, 2),
+        ("spark4", "tiny-r1", 1, 2),
+    ]
+    assert {rank["launch"]["head_address"] for rank in plan["ranks"]} == {"192.168.200.11"}
+
+
+def test_all_replicas_start_from_one_nodes_image() -> None:
+    image = {"identity": "sha256:bb", "architecture": "arm64", "size_bytes": 1}
+    nodes = [{**node, "info": {**node["info"], "architecture": "arm64", "image": {**image, "identity": "sha256:aa"}}} for node in NODES]
+    plan = run(HOSTS, recipe=REPLICAS, nodes=nodes, placed=HOSTS[:2], replica=0, source="spark9", source_image=image, verify_arguments=False)["plan"]
+    assert (plan["image_content"], plan["staged"]) == ("sha256:bb", False)
+    assert "on spark9, goes to spark1, spark2" in "\n".join(plan["screen"])
+
+
+def test_where_fewer_nodes_are_needed_a_look_at_them_decides() -> None:
+    plan = run(HOSTS)["plan"]
+    assert (plan["placing"], plan["hosts"], plan["replicas"]) == (True, HOSTS, [])
+    memory = [{"name": name, "memory": {"available_bytes": gib << 30}, "containers": []} for name, gib in zip(HOSTS, (1, 90, 2, 80), strict=True)]
+    plan = run(HOSTS, seen=memory)["plan"]
+    assert (plan["placing"], plan["hosts"], plan["members"], plan["candidates"]) == (False, ["spark2", "spark4"], ["spark2", "spark4"], HOSTS)
+    memory[0]["containers"] = [{"deployment": "tiny", "rank": 1}, {"deployment": "other", "rank": 0}]
+    assert run(HOSTS, seen=memory)["plan"]["hosts"] == ["spark1", "spark2"]
+    assert run(HOSTS, use=["spark3", "spark1"])["plan"]["hosts"] == ["spark1", "spark3"]
+    assert run(HOSTS, recipe={**RECIPE, "nodes": ["spark3", "spark4"]})["plan"]["hosts"] == ["spark3", "spark4"]
+
+
+def test_a_pipeline_has_a_stage_for_each_rank() -> None:
+    nodes = [{**NODES[0], "name": name} for name in HOSTS]
+    plan = run(HOSTS, recipe={**RECIPE, "pipeline_parallel_size": 2}, nodes=nodes)["plan"]
+    assert [rank["launch"]["pipeline_parallel_size"] for rank in plan["ranks"]] == [2] * 4
+    shown = "\n".join(plan["screen"])
+    assert "tensor parallel size 2 in 2 pipeline stages over 4 nodes" in shown and "rank  stage  node" in shown
 
 
 def test_a_variable_of_a_role_that_nobody_reads_is_refused() -> None:

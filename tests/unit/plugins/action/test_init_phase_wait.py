@@ -19,6 +19,7 @@ from ansible.parsing.dataloader import DataLoader
 
 from ansible_collections.sparkstack.inference.plugins.action import init_phase_wait as subject
 from ansible_collections.sparkstack.inference.plugins.module_utils._timeline import Timeline
+from ansible_collections.sparkstack.inference.plugins.plugin_utils._board import Board
 
 LOGS = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "logs"
 READY = "[2026-11-29 22:42:02] server_args=ServerArgs()\n[2026-11-29 22:42:08] The server is fired up and ready to roll!\n"
@@ -199,6 +200,11 @@ def test_a_node_that_does_not_answer(look: t.Any) -> None:
     assert 30 <= action.clock() - 1795992130.0 < 33
 
 
+def board() -> pathlib.Path:
+    """Where the words of the two hosts lie."""
+    return pathlib.Path(Board.of_task("task", "spark1", ["spark1", "spark2"]).directory)
+
+
 @pytest.mark.parametrize(("verdict", "looks"), [("failed", 1), ("ready", 2)])
 def test_the_verdict_of_another_host_ends_the_pause(tmp_path: pathlib.Path, verdict: str, looks: int) -> None:
     action = Action({"container": "q", "members": ["spark1", "spark2"]}, found(READY[:47]))
@@ -206,7 +212,7 @@ def test_the_verdict_of_another_host_ends_the_pause(tmp_path: pathlib.Path, verd
 
     def pause(seconds: float) -> None:
         action.clock.now += seconds
-        (tmp_path / "board-task" / "1.verdict.json").write_text(json.dumps(word))
+        (board() / "1.verdict.json").write_text(json.dumps(word))
 
     action.pause = pause
     began = action.clock()
@@ -230,9 +236,8 @@ FLAG = "usage: launch_server.py\nlaunch_server.py: error: unrecognized arguments
 )
 def test_how_long_a_failure_must_stand(log: str, ended: dict[str, t.Any], cause: str, seconds: float, tmp_path: pathlib.Path) -> None:
     other = found(READY[:47])
-    (tmp_path / "board-task").mkdir()
     record = {"node": "spark2", "rank": 1, **{key: other[key] for key in ("started", "running", "reading")}, "written": 1795992130.0}
-    (tmp_path / "board-task" / "1.rank.json").write_text(json.dumps(record))
+    (board() / "1.rank.json").write_text(json.dumps(record))
     action = Action({"container": "q", "members": ["spark1", "spark2"], "closer_look": "never"}, found(log, running=False, finished_at=1795992129.0, **ended))
     began = action.clock()
     result = run(action, ["spark1", "spark2"])
@@ -255,9 +260,8 @@ def test_a_worker_alone_is_judged_by_the_number_that_it_tells() -> None:
 @pytest.mark.parametrize(("name", "words"), [("ww", "There is no container ww on spark1"), ("-", "There is no container of an engine on spark1")])
 def test_a_container_that_is_not_there_is_named(name: str, words: str, tmp_path: pathlib.Path) -> None:
     head = vllm((LOGS / "vllm-cpu" / "ready" / "head.log").read_text())
-    (tmp_path / "board-task").mkdir()
     record = {"node": "spark2", "rank": 0, **{key: head[key] for key in ("started", "running", "reading")}, "written": 1795992130.0}
-    (tmp_path / "board-task" / "1.rank.json").write_text(json.dumps(record))
+    (board() / "1.rank.json").write_text(json.dumps(record))
     absent = {"exists": False, "started": False, "running": False, "now": 1795992130.0, "reading": None, "scene": {"booted": 1.0}, "state": {}}
     arguments = {"container": name, "rank": 1, "members": ["spark1", "spark2"], "timeout": 0, "closer_look": "never"}
     result = run(Action(arguments, absent), ["spark1", "spark2"])

@@ -192,6 +192,27 @@ def test_extra_files_are_told_and_go_on_request_only(play: Play) -> None:
     assert play.run(delete_extra=True)["spark2"]["changed"] is False
 
 
+def test_check_mode_and_the_run_agree_on_what_lies_behind_a_link(play: Play) -> None:
+    play.run()
+    lay(play.folder / "elsewhere", {"theirs.bin": 3})
+    (play.folder / "spark2" / "out").symlink_to(play.folder / "elsewhere")
+    # The model's own file by another way.
+    (play.folder / "spark2" / "again").symlink_to("sub")
+    play.check_mode = True
+    seen = play.run(delete_extra=True)["spark2"]
+    play.check_mode = False
+    done = play.run(delete_extra=True)["spark2"]
+    for found in (seen, done):
+        assert (found["extra"], found["deleted"], found["changed"]) == (["again/config.txt", "out/theirs.bin"], [], False)
+    assert (play.folder / "elsewhere" / "theirs.bin").exists() and (play.folder / "spark2" / "sub" / "config.txt").exists()
+
+
+def test_an_address_may_be_written_in_any_way(play: Play) -> None:
+    # Every node of this test calls from the one address that the loopback has.
+    results = play.run(addresses=["0:0:0:0:0:0:0:1"])
+    assert results["spark2"]["verified"] is True and play.equal("spark2")
+
+
 def test_a_flip_that_size_and_time_hide_is_found_by_checksum(play: Play) -> None:
     lay(play.folder / "spark2")
     path = play.folder / "spark2" / BIG
@@ -297,6 +318,14 @@ def test_a_node_out_of_sshs_reach_for_a_moment_does_not_end_its_copy(play: Play)
     play.failing[("spark2", "watch")] = [AnsibleConnectionFailure("ssh: connection timed out")]
     done = play.run()["spark2"]
     assert done["verified"] is True and play.equal("spark2")
+
+
+def test_a_node_that_refuses_ssh_at_once_is_not_asked_without_pause(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "_AWAY", 2.5)
+    play.failing[("spark2", "watch")] = [AnsibleConnectionFailure("ssh: connect to host: Connection refused") for _turn in range(1000)]
+    results = play.run()
+    assert results["spark2"]["unreachable"] is True
+    assert 2 <= len([call for call in play.calls["spark2"] if call["operation"] == "watch"]) <= 5
 
 
 @pytest.mark.parametrize("host", ["spark1", "spark2"])

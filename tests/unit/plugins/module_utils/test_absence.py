@@ -41,7 +41,9 @@ def gone(container: str | None = None, number: int = 1) -> dict[str, t.Any]:
 @pytest.mark.parametrize("path", HEADS, ids=lambda path: f"{path.parents[1].name}-{path.parent.name}")
 def test_a_rank_that_is_not_there_is_blamed_for_that_alone(path: pathlib.Path, running: bool) -> None:
     verdict = judge([rank("spark1", 0, path.read_bytes(), running=running, exit_code=None if running else 1), gone()])
-    assert verdict["culprit"] != "spark2" or verdict["cause"] in ("rendezvous_timeout", "peer_exited")
+    # Over Ray the head's log tells of the other's process: that one did run.
+    told = ("worker_died",) if path.parent.name == "ray-worker-killed" else ()
+    assert verdict["culprit"] != "spark2" or verdict["cause"] in ("rendezvous_timeout", "peer_exited", *told)
 
 
 @pytest.mark.parametrize("others", [[], [gone()], [gone(), gone(number=2)]])

@@ -69,11 +69,13 @@ def test_what_came_of_it_is_told_until_somebody_ends_it(begin: t.Callable[..., R
     assert running.ask() is None
 
 
-def test_there_is_one_for_an_image(begin: t.Callable[..., Running], tmp_path: pathlib.Path) -> None:
+def test_there_is_one_for_an_image(begin: t.Callable[..., Running], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(lambda agent: {})
     with pytest.raises(OSError, match="Address already in use"):
         subject.ImageAgent(f"{tmp_path}/docker.sock", "lab/x:1", True, lambda agent: {})
-    assert subject.home("unix:///var/run/docker.sock", "x") == subject.home("/var/run/docker.sock", "x:latest")
+    assert (mine := subject.home("unix:///var/run/docker.sock", "x")) == subject.home("/var/run/docker.sock", "x:latest")
+    monkeypatch.setattr("os.geteuid", lambda: 65534)
+    assert subject.home("unix:///var/run/docker.sock", "x") != mine
 
 
 def test_how_far_it_is(begin: t.Callable[..., Running]) -> None:

@@ -327,6 +327,18 @@ RAISED = [
     ("rendezvous_timeout", "cause", "vllm", "ConnectionError: Could not find any running Ray instance. Please specify the one to connect to"),
     ("rendezvous_timeout", "cause", "vllm", "RuntimeError: No node info found matching attributes: {'node_ip_address': '10.0.0.1'}"),
     ("rendezvous_timeout", "peer", "vllm", "RuntimeError: Failed to connect to GCS."),
+    (
+        "rendezvous_timeout",
+        "cause",
+        "vllm",
+        "ray.exceptions.AuthenticationError: RPC error: InvalidAuthToken: Authentication token is missing or incorrect. Note: RAY_AUTH_MODE is 'disabled'",
+    ),
+    (
+        "unknown",
+        "unknown",
+        "vllm",
+        "Exception: The current node timed out during startup. This could happen because some of the raylet failed to startup or the GCS has become overloaded.",
+    ),
 ]
 # What counts wherever it stands.
 PRINTED = [
@@ -378,6 +390,10 @@ PRINTED = [
         "vllm",
         "(EngineCore pid=1) INFO 11-29 22:42:23 [ray_utils.py:233] Waiting for creating a placement group of specs for 10 seconds. specs=[{}]",
     ),
+    ("rendezvous_timeout", "soft", "vllm", "Ray launcher: for 20 s there is no head of Ray at 192.168.200.11:29501 ([Errno 111] Connection refused)"),
+    ("rendezvous_timeout", "soft", "vllm", "Ray launcher: for 10 s no Ray has come from 192.168.200.12, 192.168.200.13"),
+    ("rendezvous_timeout", "peer", "vllm", "Ray launcher: gave up after 1801 s: there is no head of Ray at 192.168.200.11:29501 (timed out)"),
+    ("rendezvous_timeout", "peer", "vllm", "Ray launcher: gave up after 1800 s: no Ray has come from 192.168.200.12"),
     (
         "port_in_use",
         "cause",

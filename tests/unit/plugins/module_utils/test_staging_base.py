@@ -252,6 +252,20 @@ def test_links_to_folders_are_followed_and_do_not_lead_in_a_circle(tmp_path: pat
     assert sorted(tree.look(str(model), source=True)["files"]) == ["a.bin", "more/b.bin"]
 
 
+def test_what_is_there_by_a_link_to_a_folder_is_known(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model" / "sub").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    for name in ("model/a.bin", "model/sub/b.bin", "other/c.bin"):
+        (tmp_path / name).write_text("x")
+    for name, target in (("in", "sub"), ("out", "../other"), ("file.bin", "a.bin")):
+        (tmp_path / "model" / name).symlink_to(target)
+    (tmp_path / "way").symlink_to("model")
+    # A link on the way to the model is nothing to it, and one that is a file itself can go.
+    for path in ("model", "way"):
+        view = tree.look(str(tmp_path / path), False)
+        assert sorted(view["files"]) == ["a.bin", "file.bin", "in/b.bin", "out/c.bin", "sub/b.bin"] and view["linked"] == ["in/b.bin", "out/c.bin"]
+
+
 def test_two_links_to_one_folder_are_two_folders(tmp_path: pathlib.Path) -> None:
     """The second one was left out, without a word."""
     model = lay(tmp_path / "model", {"a/b.bin": 2})

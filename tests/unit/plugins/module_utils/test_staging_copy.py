@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import pathlib
 import socket
@@ -464,22 +465,28 @@ def test_an_end_that_is_not_forced_waits_for_who_still_fetches(folder: pathlib.P
     until(lambda: not answers(pair.source.address, pair.source.port))
 
 
-def test_the_source_reads_nothing_twice_for_its_digests(folder: pathlib.Path, ending: list[t.Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_source_reads_nothing_twice_for_its_digests_but_where_that_is_asked_for(
+    folder: pathlib.Path, ending: list[t.Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     lay(folder / "target")
-    hashed: list[int] = []
-    digest = disk.Buffer.digest
+    sides: collections.Counter[str] = collections.Counter()
+    read = disk.Plain.read
 
-    def count(self: disk.Buffer, length: int, name: str) -> bytes:
-        hashed.append(length)
-        return digest(self, length, name)
+    def count(self: disk.Plain, buffer: disk.Buffer, offset: int, length: int) -> None:
+        sides[pathlib.Path(self.path).relative_to(folder).parts[0]] += length
+        read(self, buffer, offset, length)
 
-    monkeypatch.setattr(disk.Buffer, "digest", count)
-    first = Pair(folder, ending, compare=list(MODEL)).copy()
-    assert (first["received"], sum(hashed)) == (0, 2 * TOTAL)
-    for one in reversed(ending):
-        one.close()
-    ending.clear()
-    hashed.clear()
-    second = Pair(folder, ending, compare=list(MODEL)).copy()
+    def copy(**more: t.Any) -> tuple[int, dict[str, int]]:
+        sides.clear()
+        done = Pair(folder, ending, compare=list(MODEL), **more).copy()
+        for one in reversed(ending):
+            one.close()
+        ending.clear()
+        return done["received"], dict(sides)
+
+    monkeypatch.setattr(disk.Plain, "read", count)
+    assert copy() == (0, {"source": TOTAL, "target": TOTAL})
     # This node reads its own, as it was asked to.
-    assert (second["received"], sum(hashed)) == (0, TOTAL)
+    assert copy() == (0, {"target": TOTAL})
+    # A disk that has changed a byte by itself has changed no time.
+    assert copy(reread=True) == (0, {"source": TOTAL, "target": TOTAL})

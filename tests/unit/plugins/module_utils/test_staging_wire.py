@@ -14,6 +14,7 @@ import typing as t
 import pytest
 from copying import until
 
+from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_counter as counting
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_serve as serving
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_sum as sums
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_wire as wire
@@ -89,7 +90,7 @@ class Endless:
 
 
 def test_a_caller_that_takes_nothing_is_hung_up_on_and_one_that_asks_nothing_is_not() -> None:
-    counter = serving.Counter(TOKEN, ["127.0.0.1"], STALL)
+    counter = counting.Counter(TOKEN, ["127.0.0.1"], STALL)
     port = counter.open("127.0.0.1", 0)
     counter.serve(Endless())
     try:

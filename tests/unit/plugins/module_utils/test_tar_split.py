@@ -73,7 +73,12 @@ def test_nothing_but_a_file_of_the_folder_is_read(tmp_path: pathlib.Path, name: 
         list(subject.assemble(str(tmp_path / "split"), str(tmp_path / "diff")))
 
 
-@pytest.mark.parametrize("data", [b"no gzip", gzip.compress(b"no json\n"), gzip.compress(b'{"type":1,"size":3}\n'), gzip.compress(b'{"type":2}\n' * 99)[:-9]])
+@pytest.mark.parametrize(
+    "data",
+    [b"no gzip", gzip.compress(b"no json\n"), gzip.compress(b'{"type":1,"size":3}\n'), gzip.compress(b'{"type":2}\n' * 99)[:-9]],
+    # Of their own: the bytes hold the second in which they were made, and several processes that collect the tests must find the same ones.
+    ids=["no gzip", "no JSON", "no name", "cut off"],
+)
 def test_what_is_no_such_file_is_an_error(tmp_path: pathlib.Path, data: bytes) -> None:
     (tmp_path / "split").write_bytes(data)
     with pytest.raises(subject.SplitError, match="can't be read"):

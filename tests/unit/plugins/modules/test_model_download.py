@@ -116,6 +116,28 @@ def test_a_branch_stays_at_its_commit_until_an_update_which_brings_only_what_is_
     assert node.download(revision=first)["files_loaded"] == ["README.md", TWO] and "README.md" in node.content()
 
 
+def test_what_a_power_cut_right_after_the_end_has_left_goes_with_the_next_run(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.download()
+    old = node.content()
+    model = hubs.tiny_model()
+    model[TWO] = hubs.safetensors(b"new" * 100_000)
+    node.hub.commit(model)
+
+    def cut(_places: files.Places) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as power:
+        power.setattr(files, "clear", cut)
+        with pytest.raises(KeyboardInterrupt):
+            node.download(update=True)
+    # The new model has the name, the old one lies hidden beside it.
+    assert node.content() == node.served() and (node.control / "tree" / TWO).read_bytes() == old[TWO]
+    asked = len(node.hub.seen)
+    assert not node.download(check=True)["changed"] and node.control.exists()
+    assert not node.download()["changed"] and not node.control.exists()
+    assert node.content() == node.served() and len(node.hub.seen) == asked
+
+
 def test_what_is_somebodys_own_is_not_lost_with_the_old_folder(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.download()
     (node.folder / "big").mkdir()

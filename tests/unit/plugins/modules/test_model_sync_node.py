@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import typing as t
@@ -17,7 +18,7 @@ import yaml
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "module_utils"))
 
-from copying import ADDRESS, TOKEN, Node, answers, lay, listing, until  # noqa: E402  (the path above must come first)
+from copying import ADDRESS, TOKEN, Node, answers, content, lay, listing, until  # noqa: E402  (the path above must come first)
 
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_agent as agent  # noqa: E402
 from ansible_collections.sparkstack.inference.plugins.module_utils import _staging_node as node  # noqa: E402
@@ -172,6 +173,10 @@ def test_only_files_of_the_folder_are_deleted(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model" / "link").symlink_to(lay(tmp_path / "elsewhere", {"a.bin": 1}))
     assert node.settle(model, ["link/a.bin"], []) == [] and (tmp_path / "elsewhere" / "a.bin").exists()
     os.unlink(f"{model}/link")
+    # The same file by another way: what is extra there is the model's own here.
+    (tmp_path / "model" / "link").symlink_to("old")
+    assert node.settle(model, ["link/b.bin"], []) == [] and os.listdir(f"{model}/old") == ["b.bin"]
+    os.unlink(f"{model}/link")
     node.settle(model, ["old/b.bin"], ["keep.bin"])
     assert os.listdir(model) == ["keep.bin"] and (tmp_path / "outside").exists()
 
@@ -206,7 +211,7 @@ def test_rsync_really_copies_what_it_is_asked_to(tmp_path: pathlib.Path) -> None
 
     def local(command: list[str], **given: t.Any) -> tuple[int, str, str]:
         words = [word.replace("192.168.200.11:", "") for word in command if not word.startswith("--rsh")]
-        done = subprocess.run(words, input=given["data"], capture_output=True, text=True, check=False)
+        done = subprocess.run(words, input=given.get("data"), capture_output=True, text=True, check=False, pass_fds=given["pass_fds"])
         return done.returncode, done.stdout, done.stderr
 
     found = node.rsync(local, "rsync", rsync_params(tmp_path, files=asked))
@@ -229,6 +234,42 @@ def test_rsync_is_told_in_one_sentence_what_it_lacks(tmp_path: pathlib.Path) -> 
     assert str(error.value).startswith(told)
     with pytest.raises(subject.TreeError, match="^rsync is not on this node: install it, or take `transport: fabric`"):
         node.rsync(lambda *_words, **_more: (0, "", ""), None, rsync_params(tmp_path))
+
+
+def test_what_a_killed_rsync_has_left_goes_and_nothing_unfinished_lies_beside_the_model(tmp_path: pathlib.Path) -> None:
+    lay(tmp_path / "source", {"a.bin": 3 << 20})
+    target = tmp_path / "target"
+    left = lay(target / state.FOLDER / "rsync-now", {".a.bin.Xy12z3": 5}) / ".a.bin.Xy12z3"
+    during: list[str] = []
+    killed: list[list[str]] = []
+
+    def local(command: list[str], **given: t.Any) -> tuple[int, str, str]:
+        words = [word.replace("192.168.200.11:", "") for word in command if not word.startswith("--rsh")]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=given["pass_fds"]) as run:
+            if "data" not in given:
+                return 0, run.communicate()[0], ""
+            killed.append(command)
+            assert run.stdin is not None and not left.exists()
+            run.stdin.write(given["data"])
+            run.stdin.close()
+            if len(killed) == 1:
+                until(lambda: os.listdir(target / state.FOLDER / "rsync-now"))
+                # Another task of the same model does not take the files from under this one.
+                with pytest.raises(subject.TreeError, match="^An rsync to .*/target runs on this node already: wait for its end"):
+                    node.rsync(local, "rsync", rsync_params(tmp_path))
+                during.extend(os.listdir(target))
+                os.kill(run.pid, signal.SIGKILL)
+            run.stdin = None
+            out, _err = run.communicate()
+            return run.returncode, out, "killed"
+
+    slow = rsync_params(tmp_path, rsync_options=["--bwlimit=500K"])
+    with pytest.raises(subject.TreeError, match=r"ended with -9"):
+        node.rsync(local, "rsync", slow)
+    assert during == [state.FOLDER] and content(target) == {}
+    assert node.rsync(local, "rsync", rsync_params(tmp_path))["moved"] == ["a.bin"]
+    assert content(target) == content(tmp_path / "source") and not (target / state.FOLDER / "rsync-now").exists()
+    assert "--fsync" in killed[-1]
 
 
 def flat(options: t.Mapping[str, t.Any], inner: str, where: str = "") -> dict[str, tuple[t.Any, ...]]:

@@ -215,6 +215,8 @@ def test_what_was_refused_before_the_start_shows_no_ranks() -> None:
     record = _history.record(PLAN, {}, {}, (1.0, 2.0), {}, "The preflight is blocked.", beside=BESIDE)
     found = checked(launch_report_html(record))
     assert "The preflight is blocked." in found.text and "Where each rank stood" not in found.text and "path_mtu" in found.text
+    worst = next(check for check in BESIDE["preflight"]["checks"] if check["result"] != "ready")
+    assert f"{worst['message']} Remedy: {worst['remedy']}" in found.text
 
 
 # Pictures.

@@ -124,6 +124,28 @@ def test_a_node_that_is_away_is_named_where_all_that_is_known_is_well() -> None:
     assert found["outcome"]["sparkstack_summary"].endswith(" spark2 could not be looked at: what has all its ranks there is unknown.")
 
 
+@pytest.mark.parametrize(
+    ("state", "answer", "asked", "failure"),
+    [
+        ("running", {"answered": True, "problem": None}, "", ""),
+        ("running", None, "", ""),
+        ("running", {"answered": False, "problem": "502."}, "", "The replicas of qwen serve, but their router on spark1 does not answer: 502. Run sparkstack."),
+        ("running", {"answered": False, "problem": "502."}, "qwen", "The replicas of qwen serve, but their router on spark1 does not answer: 502."),
+        ("running", {"answered": False, "problem": "502."}, "qwen-r0", ""),
+        ("ended", None, "", "The replicas of qwen serve, but their router on spark1 has ended (exit code 1). Run sparkstack.inference.router"),
+    ],
+)
+def test_replicas_behind_a_silent_router_serve_nobody(state: str, answer: t.Any, asked: str, failure: str) -> None:
+    router = {"deployment": "qwen", "node": "spark1", "state": state, "exit_code": None if state == "running" else 1, "answer": answer}
+    status = {"nodes": {}, "deployments": {"qwen": SERVES, "qwen-r0": SERVES}, "routers": [router]}
+    found = deployment_health.deployment_health(status, asked)
+    assert found["failure"].startswith(failure) and bool(found["failure"]) == bool(failure)
+    assert bare(found["outcome"])["verdict"] == ("failed" if failure else "ready")
+    # While a replica starts, its router can't answer yet.
+    starts = deployment_health.deployment_health({**status, "deployments": {"qwen": STARTS}}, asked if asked != "qwen-r0" else "")
+    assert starts["failure"] == ""
+
+
 def test_health_of_what_can_not_be_seen() -> None:
     found = deployment_health.deployment_health({"nodes": AWAY, "deployments": {}}, "")
     assert found["outcome"]["sparkstack_verdict"] == "unknown"

@@ -111,48 +111,6 @@ def deployed(proof: dict[str, t.Any] | None = None, verdict: str | None = None, 
     ]
 
 
-@pytest.mark.parametrize(
-    "head, workers, in_play, sentence",
-    [
-        (["a", "b"], ["c"], "abc", "The inventory's group 'head' has 2 hosts (a, b): put exactly one there, it becomes rank 0."),
-        ([], ["c"], "c", "The inventory's group 'head' has 0 hosts: put exactly one there, it becomes rank 0."),
-        (["a"], [], "a", "The inventory's group 'workers' has no host: put every node but the head there."),
-        (["a"], ["a"], "a", "The inventory's group 'workers' has no host: put every node but the head there."),
-        (
-            ["a"],
-            ["b", "c"],
-            "a",
-            "b and c are left out of this run, but a launch needs all its ranks (a, b, c): run it without --limit, or with a target that holds them all.",
-        ),
-        (
-            ["a"],
-            ["b"],
-            "abc",
-            "c takes part in this run, but is neither in the inventory's group 'head' nor in 'workers': "
-            "put every node into one of them, or leave it out of 'sparks'.",
-        ),
-    ],
-)
-def test_groups_that_will_not_do(head: list[str], workers: list[str], in_play: str, sentence: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        _planner.ranks(head, workers, in_play)
-    assert str(caught.value) == sentence
-
-
-def test_ranks_follow_the_inventory() -> None:
-    assert _planner.ranks(["b"], ["c", "a"], "abc") == ["b", "c", "a"]
-
-
-@pytest.mark.parametrize(
-    "size, nodes, gpus, right",
-    [(2, 2, None, True), (2, 2, 1, True), (4, 2, 1, False), (4, 2, 2, True), (3, 2, 1, False), (1, 2, 1, False), (1, 2, None, False)],
-)
-def test_the_parallel_size_must_fit_the_nodes(size: int, nodes: int, gpus: int | None, right: bool) -> None:
-    problem = _planner.topology_problem(dataclasses.replace(recipe(), tensor_parallel_size=size), nodes, gpus)
-    assert (problem is None) == right
-    assert right or f"tensor_parallel_size is {size}" in str(problem)
-
-
 def test_a_first_launch_is_planned_with_each_nodes_own_environment() -> None:
     plan = make([node(1), node(2, environment={"GLOO_SOCKET_IFNAME": "enp1s0f1np1"})])
     assert (plan.action, plan.problems, plan.launch_id) == ("start", [], "L2")
@@ -429,3 +387,36 @@ def test_shared_pages_stop_no_restart() -> None:
     forks = [{"kind": "process", "name": "python3", "image": None, "pid": pid, "bytes": 60 * GIB, "gpu_bytes": 0} for pid in range(4)]
     nodes[1].memory.update(holders=forks, available_bytes=40 * GIB)
     assert make(nodes, arguments={"max-model-len": 1024}).problems == []
+
+
+def test_each_engine_is_told_of_stages_and_experts_in_its_own_words() -> None:
+    wide = {**RECIPE, "pipeline_parallel_size": 2, "expert_parallel": True}
+    for engine, words in (("vllm", ["--pipeline-parallel-size 2", "--enable-expert-parallel"]), ("sglang", ["--pp-size 2", "--ep-size 2"])):
+        plan = _planner.make(_recipe.parse(wide, {"engine": engine}), [node(number) for number in range(1, 5)], dataclasses.replace(SETTINGS, parser=None))
+        commands = [" ".join(_container.public(request)["command"]) for request in plan.requests]
+        assert all(word in command for word in words for command in commands) and "--nnodes 4" in commands[3]
+        # What a recipe does not ask for is said to no engine: a launch of before there was such a key stays as it was started.
+        [plain, _other] = make([node(1), node(2)], engine=engine).requests
+        assert not any(word.split()[0] in _container.public(plain)["command"] for word in words)
+
+
+def test_stages_share_the_weights() -> None:
+    plan = _planner.make(_recipe.parse({**RECIPE, "pipeline_parallel_size": 2}, {}), [node(number) for number in range(1, 5)], SETTINGS)
+    assert _plan_memory.weights_per_rank(plan) == 5 * GIB
+
+
+def test_a_model_that_can_not_be_split_so_is_refused_with_what_can() -> None:
+    config = {"num_attention_heads": 9, "num_hidden_layers": 4}
+    plan = make([node(1, model__config=config), node(2)])
+    assert plan.problems == [
+        "tensor_parallel_size 2 does not divide the model's 9 attention heads: possible for this model on 2 nodes with 1 GPU each are tensor_parallel_size 1 "
+        "with pipeline_parallel_size 2 and tensor_parallel_size 1 and replicas 2, or change the inventory's workers."
+    ]
+
+
+@pytest.mark.parametrize("engine, refused", [("vllm", False), ("sglang", True)])
+def test_a_workers_port_matters_where_every_rank_listens(engine: str, refused: bool) -> None:
+    number = 8000 if engine == "vllm" else 30000
+    taken = [{"port": number, "container": "other-rank0", "pid": 7, "process": "python3"}]
+    plan = make([node(1), node(2, info__listeners=taken)], dataclasses.replace(SETTINGS, parser=None), engine=engine)
+    assert plan.problems == ([f"Port {number} on spark2 is taken by container other-rank0: stop it, or set another port."] if refused else [])

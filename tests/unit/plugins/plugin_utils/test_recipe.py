@@ -50,6 +50,12 @@ def test_a_good_recipe_is_read_with_its_defaults() -> None:
     assert recipe.environment == {"X": "1", "Y": "1"}
 
 
+@pytest.mark.parametrize("router", ["", "none", "nginx", "sglang-router", "vllm-router"])
+def test_a_router_is_none_of_the_launchs_content(router: str) -> None:
+    recipe = _recipe.parse(changed(router=router) if router else GOOD, {})
+    assert recipe.router == router and "router" not in _recipe.resolved(recipe)
+
+
 def test_overrides_are_laid_over_the_recipe() -> None:
     recipe = _recipe.parse(GOOD, {"engine": "sglang", "port": 9000, "arguments": {"mem-fraction-static": 0.5}, "image": None, "environment": {}})
     assert (recipe.engine.name, recipe.image, recipe.port) == ("sglang", "a/sglang:1", 9000)
@@ -85,6 +91,7 @@ def test_overrides_are_laid_over_the_recipe() -> None:
             changed(engines__vllm__environment={"A": ["b"]}),
             "The recipe, 'environment': 'A' must be one text or number, not a list: put it into quotes.",
         ),
+        (changed(router="haproxy"), "The recipe: there is no router 'haproxy': take nginx or sglang-router or vllm-router, or none."),
         (changed(port=29501), "The recipe: port and rendezvous_port are both 29501: give them different numbers."),
         (changed(model__path="models/x"), "The recipe: the model's path 'models/x' must be absolute, the same on every node."),
         (changed(container={"shm_size": "8 GB"}), "The recipe, 'container': 'shm_size' must be a size such as 8g or 512m, not '8 GB'."),
@@ -165,3 +172,41 @@ def test_a_resolved_recipe_says_the_same_alone() -> None:
 def test_a_resolved_recipe_holds_no_secret() -> None:
     recipe = _recipe.parse(GOOD, {"environment": {"HF_TOKEN": "hf_abc"}})
     assert "hf_abc" not in str(_recipe.resolved(recipe)) and "HF_TOKEN" not in str(_recipe.resolved(recipe))
+
+
+SHAPE = {"pipeline_parallel_size": 2, "expert_parallel": True, "replicas": 3, "nodes": ["a", "b"]}
+
+
+def test_a_shape_stands_in_a_record_where_the_recipe_says_one() -> None:
+    recipe = _recipe.parse({**GOOD, **SHAPE}, {})
+    assert {key: value for key, value in _recipe.resolved(recipe).items() if key in SHAPE} == SHAPE
+    assert _recipe.parse(_recipe.resolved(recipe), {}) == recipe
+    assert not {*SHAPE, "executor"} & _recipe.resolved(_recipe.parse(GOOD, {})).keys()
+
+
+def test_a_replica_is_the_recipe_under_a_name_of_its_own() -> None:
+    whole = _recipe.parse({**GOOD, **SHAPE}, {})
+    one = _recipe.of_replica(whole, 12)
+    assert (one.name, _recipe.whole_name(one), one.image) == (f"{whole.name}-r12", whole.name, whole.image)
+    assert _recipe.resolved(one) == _recipe.resolved(whole) and _recipe.of_replica(whole, None) is whole
+
+
+@pytest.mark.parametrize(
+    "changes, sentence",
+    [
+        ({"expert_parallel": 1}, "The recipe: 'expert_parallel' must be true or false, not 1."),
+        ({"replicas": True}, "The recipe: 'replicas' must be a whole number, not True."),
+        ({"pipeline_parallel_size": 0}, "The recipe: 'pipeline_parallel_size' must be 1 or more, not 0."),
+        ({"replicas": 0}, "The recipe: 'replicas' must be 1 or more, not 0."),
+        ({"name": "n" * 60, "replicas": 2}, f"The recipe: the name '{'n' * 60}' leaves no room for the replicas' -r0, -r1: use at most 58 characters."),
+    ],
+)
+def test_a_shape_that_is_none_is_refused(changes: dict[str, t.Any], sentence: str) -> None:
+    with pytest.raises(_recipe.RecipeError) as caught:
+        _recipe.parse({**GOOD, **changes}, {})
+    assert caught.value.problems == [sentence]
+
+
+def test_an_executor_that_the_engine_has_not_is_refused() -> None:
+    with pytest.raises(_recipe.RecipeError, match="has no executor 'slurm': take mp"):
+        _recipe.parse({**GOOD, "executor": "slurm"}, {})

@@ -27,6 +27,7 @@ def view(files: t.Mapping[str, t.Any], **more: t.Any) -> dict[str, t.Any]:
         "files": dict(files),
         "scope": "",
         "held": {},
+        "linked": [],
         "free": 100 * GB,
         "writable": True,
         "parent": "/srv",
@@ -79,6 +80,12 @@ def test_extra_files_go_on_request_and_only_within_the_snapshot() -> None:
     assert (gone.kind, gone.delete, gone.text) == ("copy", ["snapshots/abc/old.bin"], "delete snapshots/abc/old.bin")
 
 
+def test_what_lies_behind_a_link_to_a_folder_is_told_and_stays() -> None:
+    there = view({**SOURCE, "old.bin": [1, 1, ""], "link/a.bin": [1, 1, ""]}, linked=["link/a.bin"])
+    found = decide(there, delete=True)
+    assert (found.extra, found.delete, found.text) == (["link/a.bin", "old.bin"], ["old.bin"], "delete old.bin")
+
+
 @pytest.mark.parametrize(
     ("target", "checksum", "told"),
     [
@@ -127,6 +134,10 @@ def test_the_chain_has_those_that_get_something_in_their_order() -> None:
     [
         (["192.168.200.12", "fd00::2"], None),
         ([], "spark2 has no address on the fabric: give its own in `addresses`."),
+        (
+            ["FE80::2"],
+            "addresses: FE80::2 is spark2's for one link only, and other nodes would need another name for that link: give another one.",
+        ),
         (["192.168.200.12", "spark2-fast"], "addresses: 'spark2-fast' is no IP address: give spark2's own on the fabric."),
     ],
 )

@@ -347,3 +347,34 @@ def test_the_filters() -> None:
         report({"format": 0})
     with pytest.raises(AnsibleFilterError, match="each host needs a mapping with its name"):
         deployment_status.deployment_status([{}], ["spark1"])
+
+
+ROUTER = {
+    "name": "qwen-router", "id": "r1", "deployment": "qwen", "image": "nginx:1", "running": True, "exit_code": 0, "kind": "nginx", "port": 8080,
+    "listen_address": "0.0.0.0", "upstreams": ["10.0.0.1:8000", "10.0.0.2:8000"], "model": "m",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("router", "routed", "told"),
+    [
+        ({}, {"answered": True, "seconds": 0.2, "problem": None}, ["", "qwen router at port 8080 of spark1: answered in 0.2 s"]),
+        ({}, {"answered": False, "seconds": 0.2, "problem": "502."}, ["", "qwen router at port 8080 of spark1: does not answer: 502."]),
+        ({"running": False, "exit_code": 1}, None, [": it has ended (exit code 1)"]),
+    ],
+)
+def test_a_router_is_told(router: dict[str, t.Any], routed: dict[str, t.Any] | None, told: list[str]) -> None:
+    one = {**ROUTER, **router}
+    found = _status.survey([node("spark1", info={"routers": [one]}, routed=[{"item": one, **routed}] if routed else []), node("spark2")], now=NOW)
+    first = "qwen router: nginx at http://spark1.lan:8080/v1 in front of 10.0.0.1:8000 and 10.0.0.2:8000"
+    lines = [line for line in _status.lines(found) if "router" in line]
+    assert lines == [first + told[0], *told[1:]] == [line for line in _status.lines(found, "qwen") if "router" in line]
+    assert not [line for line in _status.lines(found, "other") if "router" in line]
+    assert json.loads(json.dumps(found["routers"])) == found["routers"] and found["routers"][0]["endpoint"] == "http://spark1.lan:8080/v1"
+
+
+def test_of_a_router_whose_file_is_lost_is_told_what_mends_that() -> None:
+    lost = {**ROUTER, "kind": None, "port": None, "upstreams": None, "listen_address": None, "model": None}
+    found = _status.survey([node("spark1", info={"routers": [lost]})], now=NOW)
+    assert found["routers"][0]["endpoint"] is None
+    assert "qwen router: qwen-router on spark1 is there, but what it was started with is lost; the playbook router mends that" in _status.lines(found)

@@ -71,16 +71,30 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             status, value = self.answers(body) if allowed else (401, {"error": "Unauthorized"})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             status, value = 400, {"object": "error", "message": str(error), "code": 400}
-        data = json.dumps(value).encode()
+        stream = value if isinstance(value, t.Iterator) else None
+        data = b"" if stream else json.dumps(value).encode()
         # Uvicorn tells of an answer before the asker has it: the engine's own "fired up" always follows its last request.
         if self.log:
             reason = http.HTTPStatus(status).phrase
             self.log.say(f'INFO:     {self.client_address[0]}:{self.client_address[1]} - "{self.command} {self.path} HTTP/1.1" {status} {reason}')
         self.send_response(status)
+        if stream:
+            self._send_events(stream)
+            return
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+    def _send_events(self, events: t.Iterator[t.Any]) -> None:
+        """One server-sent event for each value, as it comes, and the last word of the API."""
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for text in itertools.chain((json.dumps(event) for event in events), ["[DONE]"]):
+            data = f"data: {text}\n\n".encode()
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        self.wfile.write(b"0\r\n\r\n")
 
     do_GET = do_POST = _reply
 
@@ -138,13 +152,26 @@ def api(engine: Engine, args: t.Any, log: Journal) -> Server:
                 return 404, {"object": "error", "message": f"The model '{body['model']}' does not exist.", "code": 404}
             chat = path.endswith("/chat/completions")
             prompt = " ".join(str(message["content"]) for message in body["messages"]) if chat else str(body["prompt"])
-            words = engine.ask(prompt, int(body.get("max_tokens") or 16)) or []
+            tokens = int(body.get("max_tokens") or 16)
+            if body.get("stream"):
+                return 200, self.stream(prompt, tokens, chat)
+            words = engine.ask(prompt, tokens) or []
             text = " " + " ".join(words)
             choice = {"index": 0, "finish_reason": "length"} | ({"message": {"role": "assistant", "content": text}} if chat else {"text": text})
             asked = max(1, len(prompt.split()))
             usage = {"prompt_tokens": asked, "completion_tokens": len(words), "total_tokens": asked + len(words)}
             kind = "chat.completion" if chat else "text_completion"
             return 200, {"id": "rehearsal", "object": kind, "created": int(time.time()), "model": name, "choices": [choice], "usage": usage}
+
+        def stream(self, prompt: str, tokens: int, chat: bool) -> t.Iterator[t.Any]:
+            """An event a token, each asked of all ranks by itself."""
+            for number in range(tokens):
+                compute(0.5)
+                text = " " + " ".join(engine.ask(f"{prompt} {number}", 1) or [])
+                last = "length" if number == tokens - 1 else None
+                choice = {"index": 0, "finish_reason": last} | ({"delta": {"content": text}} if chat else {"text": text})
+                kind = "chat.completion.chunk" if chat else "text_completion"
+                yield {"id": "rehearsal", "object": kind, "created": int(time.time()), "model": name, "choices": [choice]}
 
     Api.log, Api.key = log, args.api_key
     return Server((args.host, args.port), Api)
